@@ -1,0 +1,107 @@
+"""Everything that can go wrong, as one tree.
+
+    ThrottleError
+    ├── CostTooLarge    (ValueError)    can never fit, however long one waits
+    ├── WaitTimeout     (TimeoutError)  the wait would be longer than `timeout`; nothing was taken
+    ├── RateLimited                     refused, and the caller chose an error over waiting
+    ├── QueueFull                       `max_waiting` callers stand in line already
+    └── ServerThrottled                 a server said stop, and the retries are over
+
+Each is also the standard exception a caller would expect, and carries its data as attributes, so
+that nobody has to read a number out of a text. Errors pickle, so that they cross process pools.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "CostTooLarge",
+    "QueueFull",
+    "RateLimited",
+    "ServerThrottled",
+    "ThrottleError",
+    "WaitTimeout",
+]
+
+
+class ThrottleError(Exception):
+    """The root: catches whatever this library raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default rebuilds from `args`, which are the message only; the data live in __dict__.
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+def _rebuild(kind: type[ThrottleError], args: tuple[Any, ...], data: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(data)
+    return error
+
+
+class CostTooLarge(ThrottleError, ValueError):
+    """The cost can never fit: above the capacity, or nothing is ever earned.
+
+    `cost` – what was asked, in permits; `capacity` – the most that can ever fit.
+    """
+
+    def __init__(self, cost: object, capacity: object) -> None:
+        super().__init__(f"cost={cost!r} can never fit: at most {capacity!r} ever do")
+        self.cost = cost
+        self.capacity = capacity
+
+
+class WaitTimeout(ThrottleError, TimeoutError):
+    """The wait would be longer than allowed. Nothing was taken and nobody slept for it.
+
+    `delay` – the wait it would have taken, in seconds; `timeout` – what was allowed.
+    """
+
+    def __init__(self, delay: float, timeout: float) -> None:
+        super().__init__(f"the wait would be {delay:.6g} s, timeout={timeout:.6g}")
+        self.delay = delay
+        self.timeout = timeout
+
+
+class RateLimited(ThrottleError):
+    """Refused at once, because the caller asked for an error instead of a wait.
+
+    `retry_after` – seconds until the same call would be let in.
+    """
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"rate limit reached; retry after {retry_after:.6g} s")
+        self.retry_after = retry_after
+
+
+class QueueFull(ThrottleError):
+    """As many callers as `max_waiting` allows stand in line already. `max_waiting` – that number."""
+
+    def __init__(self, max_waiting: int) -> None:
+        super().__init__(f"max_waiting={max_waiting} callers are waiting already")
+        self.max_waiting = max_waiting
+
+
+class ServerThrottled(ThrottleError):
+    """A server asked for a pause, and the retries are over, or the pause is too long to wait.
+
+    `retry_after` – seconds the server asks for, counted from the receipt of its answer;
+    `retry_at` – the same as an instant of the wall clock (epoch seconds);
+    `status` – of the last answer; `origin` – who said it. Unknown values are None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        retry_at: float | None = None,
+        status: int | None = None,
+        origin: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.retry_at = retry_at
+        self.status = status
+        self.origin = origin
