@@ -1,0 +1,134 @@
+"""All of: several limits at once, all or nothing.
+
+A cost fits when it fits every member, so the wait is the longest of theirs; when one refuses, none
+is charged. Such a limiter has no state but a pause of its own: what it spends, its members hold,
+and members may stand alone or belong to other composites at the same time.
+
+>>> from throttle import TokenBucket
+>>> both = TokenBucket(rate=1, capacity=5) & TokenBucket(rate=1, capacity=1)
+>>> [both.allow(now=0.0) for _ in range(2)], both.members[0].available(now=0.0)
+([True, False], 4.0)
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, final
+
+from throttle.limiter import Limiter
+
+__all__ = ["AllOf"]
+
+
+@final
+class AllOf(Limiter):
+    """`AllOf(a, b, …)` or `a & b`. `cost` is one number for all, or a tuple with one a member.
+
+    Members must be local limiters that share a clock (TypeError, ValueError). `reset` resets them.
+    """
+
+    __slots__ = ("_members", "_nested")
+
+    def __init__(self, *members: Limiter, max_waiting: int | None = None) -> None:
+        if not members:
+            raise ValueError("members: at least one limiter is needed")
+        for member in members:
+            if not isinstance(member, Limiter):
+                raise TypeError(f"members must be local limiters, not {member!r}")
+            if member._clock != members[0]._clock:
+                raise ValueError(
+                    f"members must share a clock: {members[0]!r} and {member!r} do not"
+                )
+        super().__init__(clock=members[0]._clock, max_waiting=max_waiting)
+        self._members = members
+        self._nested = tuple(
+            node
+            for member in members
+            if isinstance(member, AllOf)
+            for node in (member, *member._nested)
+        )
+        self._last = (
+            inf  # no time of its own: every `now` goes on to the members as it is (`_back`)
+        )
+
+    @property
+    def members(self) -> tuple[Limiter, ...]:
+        """The limiters as they were given."""
+        return self._members
+
+    def _checked(self, cost: Any) -> Any:
+        if not isinstance(cost, tuple):
+            return [member._checked(cost) for member in self._members][-1]
+        if len(cost) != len(self._members):
+            raise ValueError(
+                f"cost must have one entry a member ({len(self._members)}), not {cost!r}"
+            )
+        parts = tuple(m._checked(part) for m, part in zip(self._members, cost, strict=True))
+        return parts if any(parts) else 0
+
+    def _needs(self, cost: Any) -> tuple[tuple[Limiter, float], ...]:
+        parts = cost if isinstance(cost, tuple) else (cost,) * len(self._members)
+        needs: dict[Limiter, float] = {}
+        for member, part in zip(self._members, parts, strict=True):
+            for leaf, share in member._needs(part):
+                needs[leaf] = needs.get(leaf, 0) + share
+        return tuple((leaf, share) for leaf, share in needs.items() if share)
+
+    def _ready_at(self, now: float, cost: Any) -> float:
+        return max(leaf._ready_at(now, share) for leaf, share in self._needs(cost))
+
+    def _departs_at(self, now: float, cost: Any) -> float:
+        return max(leaf._departs_at(now, share) for leaf, share in self._needs(cost))
+
+    def _take(self, at: float, cost: Any) -> None:
+        for leaf, share in self._needs(cost):
+            leaf._spend(leaf._settle(at), share)
+            leaf._granted += 1
+
+    def _try(self, now: float, cost: Any) -> bool:
+        return self._enter_if(now, cost, departing=False)
+
+    def _enter_by_departure(self, now: float, cost: Any) -> bool:
+        return self._enter_if(now, cost, departing=True)
+
+    def _enter_if(self, now: float, cost: Any, *, departing: bool) -> bool:
+        if any(node._shut(now) for node in self._nested):
+            return False
+        for leaf, share in self._needs(cost):
+            at = leaf._settle(now)
+            ready = leaf._departs_at if departing else leaf._ready_at
+            if leaf._shut(now) or ready(at, share) > at:
+                return False
+        self._take(now, cost)
+        return True
+
+    def _back(self, now: float) -> float:
+        return now
+
+    def _spend(self, at: float, cost: Any) -> None:
+        self._take(at, cost)
+
+    def _available(self, now: float) -> float:
+        return min(leaf.available(now) for leaf, _ in self._needs(1))
+
+    def _refund(self, now: float, cost: Any, at: float | None = None) -> None:
+        for leaf, share in self._needs(cost):
+            leaf._refund(leaf._settle(now), share, at)
+
+    def _fresh_at(self) -> float:
+        pauses = (m._side.paused_until for m in self._members if m._side is not None)
+        return max(*(m._fresh_at() for m in self._members), *pauses, -inf)
+
+    def _restart(self) -> None:
+        for member in self._members:
+            member.reset()
+        self._last = inf
+
+    def _ceiling(self) -> float:
+        return min(member._ceiling() for member in self._members)
+
+    def _clone(self) -> AllOf:
+        return AllOf(*(member._clone() for member in self._members))
+
+    def __repr__(self) -> str:
+        return f"AllOf({', '.join(map(repr, self._members))})"

@@ -1,0 +1,173 @@
+"""What both buckets are: an anchor, and what was spent since.
+
+Tokens left in a token bucket and water in a leaky one are the same number seen from two sides:
+`level = capacity - water`. It is not stored. Stored are `_anchor`, the last instant at which the
+bucket was full of tokens (dry of water), and `_spent`, the permits spent since. Then
+
+    level(t) = capacity - spent + rate * (t - anchor)          as long as that is below capacity
+    a cost fits from  anchor + (spent + cost - capacity) / rate
+
+so the instant at which a cost fits is computed once from two exact numbers, and a caller who comes
+at that very float is let in. A level that is refilled and compared at each call rounds each time.
+
+Invariant: `_spent - _carry` is the exact sum of all costs since `_anchor`, to within two roundings
+however many they were (Kahan 1965), and `_anchor` moves only when the bucket is full.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, Self
+
+from throttle.checks import non_negative
+from throttle.clock import tolerance
+from throttle.limiter import Limiter
+from throttle.rate import Rate, RateLike
+
+__all__ = ["Bucket"]
+
+
+class Bucket(Limiter):
+    """The arithmetic of TokenBucket and LeakyBucket."""
+
+    __slots__ = ("_anchor", "_capacity", "_carry", "_initial", "_rate", "_slack", "_spent")
+
+    def __init__(
+        self,
+        rate: RateLike,
+        capacity: float | None = None,
+        *,
+        initial: float | None = None,
+        slack: float = 0.005,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        parsed = Rate.parse(rate)
+        self._rate = parsed.per_second
+        self._capacity = self._checked_capacity(
+            max(1, parsed.count) if capacity is None else capacity
+        )
+        self._initial = (
+            None if initial is None else min(non_negative("initial", initial), self._capacity)
+        )
+        self._slack = non_negative("slack", slack)
+        self._restart()
+
+    def _checked_capacity(self, capacity: object) -> float:
+        limitless = self._rate == inf
+        result = non_negative("capacity", capacity, infinite=limitless)
+        if result == 0 and not limitless:
+            raise ValueError(f"capacity must be above 0 (nothing could ever fit), not {capacity!r}")
+        return result
+
+    def _restart(self) -> None:
+        self._anchor, self._spent, self._carry = -inf, 0.0, 0.0
+        if self._initial is not None and self._initial < self._capacity:
+            self._anchor, self._spent, self._last = 0.0, self._capacity - self._initial, inf
+
+    # ---------------------------------------------------------------- the two that decide
+
+    def _ready_at(self, now: float, cost: float) -> float:
+        if self._rate == inf:
+            return now
+        over = self._spent - self._carry + cost - self._capacity
+        if over <= 0:
+            return now
+        if cost > self._capacity or self._rate == 0:
+            return inf
+        ready = self._anchor + over / self._rate
+        return now if ready <= now + tolerance(now) else ready
+
+    def _take(self, at: float, cost: float) -> None:
+        if self._rate == inf:
+            return
+        if self._full_at() <= at:
+            self._anchor, self._spent, self._carry = at, cost, 0.0
+            return
+        exact = cost - self._carry
+        spent = self._spent + exact
+        self._carry = (spent - self._spent) - exact
+        self._spent = spent
+
+    # ---------------------------------------------------------------- the rest of the contract
+
+    def _full_at(self) -> float:
+        spent = self._spent - self._carry
+        if spent <= 0 or self._rate == inf:
+            return self._anchor
+        return self._anchor + spent / self._rate if self._rate else inf
+
+    def _available(self, now: float) -> float:
+        slip = tolerance(now)
+        if self._full_at() <= now + slip:
+            return self._capacity
+        level = self._capacity - self._spent + self._carry + self._rate * (now - self._anchor)
+        # A whole permit that fits at this instant (see `_ready_at`) is shown as one.
+        whole = float(round(level))
+        return whole if level < whole and self._ready_at(now, whole) <= now else level
+
+    def _refund(self, now: float, cost: float, at: float | None = None) -> None:
+        if self._full_at() <= now:
+            return
+        spent = self._spent - self._carry - cost
+        if spent <= self._rate * (now - self._anchor):  # full from here on
+            self._anchor, self._spent, self._carry = now, 0.0, 0.0
+        else:
+            self._spent, self._carry = spent, 0.0
+
+    def _fresh_at(self) -> float:
+        return self._full_at()
+
+    def _span(self) -> float:
+        return self._capacity / self._rate if self._rate else inf
+
+    def _shift(self, delta: float) -> None:
+        self._anchor += delta
+
+    def _ceiling(self) -> float:
+        return inf if self._rate == inf else self._capacity
+
+    def _retune(
+        self, now: float, *, rate: float | None = None, capacity: float | None = None
+    ) -> None:
+        level = self._available(now)
+        if rate is not None:
+            self._rate = rate
+        if capacity is not None:
+            self._capacity = capacity
+        self._anchor, self._spent, self._carry = (
+            now,
+            self._capacity - min(level, self._capacity),
+            0.0,
+        )
+
+    @property
+    def rate(self) -> float:
+        """Permits per second. Setting it (any spelling of a rate) keeps what was earned so far."""
+        return self._rate
+
+    @rate.setter
+    def rate(self, rate: RateLike) -> None:
+        parsed = Rate.parse(rate).per_second
+        if parsed != inf and not 0 < self._capacity < inf:
+            raise ValueError(
+                f"rate must stay inf while capacity is {self._capacity!r}, not {rate!r}"
+            )
+        self._change(rate=parsed)
+
+    @property
+    def capacity(self) -> float:
+        """The largest burst, in permits. Lowering it clips the level, raising it grants nothing."""
+        return self._capacity
+
+    @capacity.setter
+    def capacity(self, capacity: float) -> None:
+        self._change(capacity=self._checked_capacity(capacity))
+
+    @classmethod
+    def from_rate(cls, rate: RateLike, **options: Any) -> Self:
+        """The bucket for a rate in any spelling; the same as the constructor."""
+        return cls(rate, **options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rate={self._rate:g}, capacity={self._capacity:g})"

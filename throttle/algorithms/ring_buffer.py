@@ -1,0 +1,96 @@
+"""Ring buffer: a fixed array written in a circle.
+
+State: the cells, `_head` (where the oldest value lies) and `_count`. The next write goes to
+`(_head + _count) % capacity`; a count of its own tells empty from full. Pushing into a full ring
+overwrites the oldest value: what a sliding window wants of its oldest mark.
+
+Invariant: 0 <= count <= capacity, and the values lie in the order they came, from `_head` on.
+
+>>> ring = RingBuffer(2)
+>>> for value in "abc":
+...     ring.push(value)
+>>> ring.to_list(), ring.peek_oldest(), ring.is_full
+(['b', 'c'], 'b', True)
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar, cast
+
+from throttle.checks import whole
+
+__all__ = ["RingBuffer"]
+
+T = TypeVar("T")
+
+
+class RingBuffer(Generic[T]):
+    """The last `capacity` values pushed. Every method is O(1), but `to_list`."""
+
+    __slots__ = ("_cells", "_count", "_head")
+
+    def __init__(self, capacity: int) -> None:
+        self._cells: list[T | None] = [None] * whole("capacity", capacity, least=1)
+        self._head = 0
+        self._count = 0
+
+    @property
+    def capacity(self) -> int:
+        """How many values fit."""
+        return len(self._cells)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next push overwrites the oldest value."""
+        return self._count == len(self._cells)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def push(self, value: T) -> None:
+        """Add the newest value; in a full ring it takes the place of the oldest."""
+        cells = self._cells
+        cells[(self._head + self._count) % len(cells)] = value
+        if self._count == len(cells):
+            self._head = (self._head + 1) % len(cells)
+        else:
+            self._count += 1
+
+    def pop(self) -> T:
+        """Take the oldest value out. IndexError when empty."""
+        value = self.peek_oldest()
+        self._cells[self._head] = None  # the ring must not keep alive what it gave away
+        self._head = (self._head + 1) % len(self._cells)
+        self._count -= 1
+        return value
+
+    def pop_newest(self) -> T:
+        """Take the newest value out. IndexError when empty."""
+        value = self[self._count - 1]
+        self._count -= 1
+        self._cells[(self._head + self._count) % len(self._cells)] = None
+        return value
+
+    def peek_oldest(self) -> T:
+        """The oldest value. IndexError when empty."""
+        return self[0]
+
+    def __getitem__(self, index: int) -> T:
+        """The value that came `index` after the oldest. IndexError outside."""
+        if not 0 <= index < self._count:
+            raise IndexError("the ring buffer is empty" if not self._count else "out of range")
+        return cast("T", self._cells[(self._head + index) % len(self._cells)])
+
+    def to_list(self) -> list[T]:
+        """All values, oldest first. O(len)."""
+        return [self[index] for index in range(self._count)]
+
+    def resized(self, capacity: int) -> RingBuffer[T]:
+        """A ring of another capacity with the same values (the newest, if not all fit). O(len)."""
+        new: RingBuffer[T] = RingBuffer(capacity)
+        for value in self.to_list():
+            new.push(value)
+        return new
+
+    def __repr__(self) -> str:
+        return f"RingBuffer({self.to_list()!r}, capacity={self.capacity})"

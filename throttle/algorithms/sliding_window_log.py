@@ -1,0 +1,121 @@
+"""Sliding window log: remember each call of the last `window` seconds, and count.
+
+State: a ring of (instant, running sum), one entry a call, oldest first, where the running sum is
+all that was ever granted up to and with that call. What lies in the window (now - window, now] is
+then a difference of two sums, and the instant at which a cost fits is found by bisection: when the
+first entry whose sum is at least `total + cost - limit` leaves the window.
+
+Promise: never more than `limit` in any window, exactly. The price is memory, an entry a call, taken
+as it fills. Invariant: instants and sums in the ring never decrease.
+
+>>> log = SlidingWindowLog(limit=2, window=10)
+>>> [log.allow(now=t) for t in (0.0, 4.0, 9.0)], log.delay(now=9.0)
+([True, True, False], 1.0)
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, final
+
+from throttle.algorithms.ring_buffer import RingBuffer
+from throttle.algorithms.window import Window
+from throttle.checks import whole
+from throttle.clock import tolerance
+
+__all__ = ["SlidingWindowLog"]
+
+_FIRST = 8  # cells of a new ring: a limit of a million costs nothing until it is used
+
+
+@final
+class SlidingWindowLog(Window):
+    """At most `limit` permits in any `window` seconds. Whole costs only.
+
+    A call at t counts until t + window and not at that instant. Source: the lab; a debt made by
+    `charge` lapses with its window.
+    """
+
+    __slots__ = ("_gone", "_log", "_total")
+
+    def _checked_limit(self, limit: object) -> float:
+        return whole("limit", limit, least=1)
+
+    def _checked(self, cost: Any) -> int:
+        return whole("cost", cost)
+
+    def _restart(self) -> None:
+        self._log: RingBuffer[tuple[float, int]] = RingBuffer(_FIRST)
+        self._total = 0  # granted ever
+        self._gone = 0  # the part of it that has left the ring
+
+    def _ready_at(self, now: float, cost: float) -> float:
+        if cost > self._limit:
+            return inf
+        must_leave = self._total + cost - self._limit
+        if must_leave <= self._gone:
+            return now
+        log = self._log
+        low, high = 0, 0 if log[0][1] >= must_leave else len(log)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if log[middle][1] >= must_leave else (middle + 1, high)
+        ready = log[low][0] + self._window
+        return now if ready <= now + tolerance(now) else ready
+
+    def _take(self, at: float, cost: float) -> None:
+        log = self._log
+        while log and log[0][0] + self._window <= at:
+            self._gone = log.pop()[1]
+        if not log:
+            if log.capacity > _FIRST:
+                self._log = log = RingBuffer(_FIRST)
+        elif log.is_full:
+            self._log = log = log.resized(2 * log.capacity)
+        if log:
+            at = max(at, log[len(log) - 1][0])  # a plan kept late must not unsort the ring
+        self._total += int(cost)
+        log.push((at, self._total))
+
+    def _available(self, now: float) -> float:
+        used, slip = self._total - self._gone, now + tolerance(now) - self._window
+        low, high = 0, len(self._log)
+        while low < high:  # the first entry still in the window
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._log[middle][0] > slip else (middle + 1, high)
+        if low:
+            used = self._total - self._log[low - 1][1]
+        return self._limit - used
+
+    def _refund(self, now: float, cost: float, at: float | None = None) -> None:
+        """Takes out the newest permits spent at or before `at`, and counts the later ones down."""
+        later: list[tuple[float, int]] = []
+        left = int(cost)
+        while left and self._log:
+            instant, total = self._log.pop_newest()
+            if at is not None and instant > at:
+                later.append((instant, total))
+                continue
+            before = self._log[len(self._log) - 1][1] if self._log else self._gone
+            given = min(left, total - before)
+            left -= given
+            if total - given > before:
+                self._log.push((instant, total - given))
+        given = int(cost) - left
+        self._total -= given
+        for instant, total in reversed(later):
+            self._log.push((instant, total - given))
+
+    def _fresh_at(self) -> float:
+        return self._log[len(self._log) - 1][0] + self._window if self._log else -inf
+
+    def _shift(self, delta: float) -> None:
+        moved: RingBuffer[tuple[float, int]] = RingBuffer(self._log.capacity)
+        for instant, total in self._log.to_list():
+            moved.push((instant + delta, total))
+        self._log = moved
+
+    def _clone(self) -> SlidingWindowLog:
+        new = super()._clone()
+        new._log = self._log.resized(self._log.capacity)
+        return new

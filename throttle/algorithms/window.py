@@ -1,0 +1,83 @@
+"""What the three window limiters share: `limit` permits in `window` seconds, and changing both."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from throttle.checks import positive
+from throttle.limiter import Limiter
+from throttle.rate import Rate, RateLike
+
+__all__ = ["Window"]
+
+
+class Window(Limiter):
+    """The parameters of a window limiter: `limit` in permits, `window` in seconds."""
+
+    __slots__ = ("_limit", "_window")
+
+    def __init__(self, limit: float, window: float = 1.0, **common: Any) -> None:
+        super().__init__(**common)
+        self._limit = self._checked_limit(limit)
+        self._window = positive("window", window)
+        self._restart()
+
+    @classmethod
+    def from_rate(cls, rate: RateLike, **options: Any) -> Self:
+        """The window that a rate names: "100/minute" is 100 in 60 seconds.
+
+        A count that is not whole becomes 1 in 1/rate seconds.
+        """
+        parsed = Rate.parse(rate)
+        if parsed.count == int(parsed.count) if parsed.count < 2**53 else False:
+            return cls(int(parsed.count), parsed.per, **options)
+        positive("rate", parsed.count)
+        return cls(1, parsed.per / parsed.count, **options)
+
+    def _checked_limit(self, limit: object) -> float:
+        return positive("limit", limit)
+
+    def _span(self) -> float:
+        return self._window
+
+    def _ceiling(self) -> float:
+        return self._limit
+
+    def _retune(
+        self, now: float, *, limit: float | None = None, window: float | None = None
+    ) -> None:
+        if limit is not None:
+            self._limit = limit
+        if window is not None:
+            self._window = window
+
+    @property
+    def limit(self) -> float:
+        """Permits in a window. What was granted so far still counts when it changes."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: float) -> None:
+        self._change(limit=self._checked_limit(limit))
+
+    @property
+    def window(self) -> float:
+        """Seconds."""
+        return self._window
+
+    @window.setter
+    def window(self, window: float) -> None:
+        self._change(window=positive("window", window))
+
+    @property
+    def rate(self) -> float:
+        """Permits per second on average. Setting it (any spelling) sets limit and window."""
+        return self._limit / self._window
+
+    @rate.setter
+    def rate(self, rate: RateLike) -> None:
+        model = type(self).from_rate(rate)
+        self._change(limit=model._limit, window=model._window)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(limit={self._limit:g}, window={self._window:g})"

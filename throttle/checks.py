@@ -1,0 +1,50 @@
+"""Arguments from outside: each is either good, or an error that names it and its value."""
+
+from __future__ import annotations
+
+from math import inf, isfinite
+
+__all__ = ["non_negative", "number", "positive", "whole"]
+
+
+def number(name: str, value: object) -> float:
+    """`value` as it is, if it is a real number and not NaN (TypeError, ValueError)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        try:
+            # numpy scalars, Fraction and Decimal are numbers to their owners.
+            if isinstance(value, (bool, str, bytes)):
+                raise TypeError
+            value = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise TypeError(f"{name} must be a number, not {value!r}") from None
+    if value != value:
+        raise ValueError(f"{name} must be a number, not {value!r}")
+    return value
+
+
+def non_negative(name: str, value: object, *, infinite: bool = False) -> float:
+    """A number of at least 0; `infinite=True` lets inf pass."""
+    result = number(name, value)
+    if result < 0 or (result == inf and not infinite):
+        raise ValueError(
+            f"{name} must be {'at least 0' if result < 0 else 'finite'}, not {value!r}"
+        )
+    return result
+
+
+def positive(name: str, value: object, *, infinite: bool = False) -> float:
+    """A number above 0; `infinite=True` lets inf pass."""
+    result = non_negative(name, value, infinite=infinite)
+    if result == 0:
+        raise ValueError(f"{name} must be above 0, not {value!r}")
+    return result
+
+
+def whole(name: str, value: object, *, least: int = 0) -> int:
+    """A whole number (an int, or a float such as 3.0) of at least `least`, as an int."""
+    result = number(name, value)
+    if not isfinite(result) or result != int(result):
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
+    if result < least:
+        raise ValueError(f"{name} must be at least {least}, not {value!r}")
+    return int(result)

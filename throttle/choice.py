@@ -1,0 +1,44 @@
+"""Which limiter a bare rate means. A bare rate means what it says.
+
+"100/minute" promises never more than 100 in any minute, so without a `burst` it is a sliding window
+log. A bucket would let 199 calls through in the first minute: the most repeated complaint about
+limiters of this kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import Any
+
+from throttle.algorithms import AllOf, SlidingWindowLog, TokenBucket
+from throttle.checks import positive
+from throttle.limiter import Limiter
+from throttle.rate import Rate, RateLike
+
+__all__ = ["limiter_for"]
+
+
+def limiter_for(
+    rate: RateLike | Iterable[RateLike], burst: float | None = None, **options: Any
+) -> Limiter:
+    """The limiter for a rate in any spelling, or for several that all hold.
+
+    Without `burst`: never more than N in any T (`SlidingWindowLog`); a rate whose count is not
+    whole becomes 1 per 1/rate. With `burst=b`: a `TokenBucket` of capacity b; `burst=1` paces
+    evenly. `options` go to the limiter (`clock=`, `max_waiting=`). A rate that does not parse, or
+    is 0, is a ValueError or TypeError naming it.
+    """
+    if not isinstance(rate, (str, Rate)) and isinstance(rate, Iterable):
+        rates = list(rate)
+        if not rates:
+            raise ValueError("rate: at least one is needed")
+        members = [limiter_for(one, burst, **options) for one in rates]
+        return members[0] if len(members) == 1 else AllOf(*members)
+    parsed = Rate.parse(rate)
+    positive("rate", parsed.count, infinite=True)
+    if burst is not None:
+        return TokenBucket(parsed, burst, **options)
+    if parsed.count == inf:
+        return TokenBucket(parsed, **options)
+    return SlidingWindowLog.from_rate(parsed, **options)

@@ -1,0 +1,442 @@
+"""Limiter: the contract of every limiter, and every verb, built on two pure methods.
+
+An algorithm says when a cost fits (`_ready_at`) and spends it (`_take`). Both take the instant as
+an argument and know no clock, no lock and no waiting, so a refusal and the wait it names cannot
+disagree. Everything a user calls is written here, once, on top of them.
+
+State kept here: the instant of the last spending (time never runs backwards below it), the
+statistics, and `_side`, which is None unless the limiter is paused or somebody waits in line.
+
+Invariant: a decision and its spending happen under one lock, and no wait ever does. The lock is
+one for the process, and that is on purpose: a decision takes well under a microsecond, composites
+need no order of locking, a key of a large table costs no lock, and a fork can be made safe.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from copy import copy
+from math import inf
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+
+from throttle import checks, clock, waiting
+from throttle.errors import CostTooLarge
+
+__all__ = ["Limiter", "Stats", "SupportsAcquire"]
+
+# Re-entrant, since the garbage collector may close an abandoned `acquire()` in the middle of a decision.
+_LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
+waiting.LOCK = _LOCK
+
+_ONE = 1
+_T = TypeVar("_T", bound="Limiter")
+
+
+class Stats(NamedTuple):
+    """What a limiter has done since it was made (or reset): a snapshot that does not change."""
+
+    granted: int
+    """Calls let in, by `allow` and by `acquire`."""
+    denied: int
+    """Calls refused: `allow` that said False, `acquire` that failed."""
+    waiting: int
+    """Callers in line now."""
+    seconds_waited: float
+    """Seconds that all granted callers of `acquire` have waited, added up."""
+
+
+@runtime_checkable
+class SupportsAcquire(Protocol):
+    """What the decorator, the session and `Keyed` ask of a limiter: an async `acquire`."""
+
+    async def acquire(self, cost: float = 1, *, timeout: float | None = None) -> float: ...
+
+
+class Limiter:
+    """What every limiter can do. Not used itself: see `throttle.algorithms`.
+
+    A new limiter is full since for ever; the first `now` it sees starts it. `now` is in seconds and
+    `None` means the limiter's own clock. Costs are in permits, at least 0; a cost of 0 is always
+    granted. Wrong arguments raise ValueError or TypeError naming the argument and the value, and
+    change nothing.
+
+    A subclass writes `_ready_at` and `_take`; to be complete also `_available`, `_refund`,
+    `_fresh_at`, `_span`, `_shift`, `_restart`, `_ceiling`, `_retune`, `_state` and `_restore`.
+    """
+
+    __slots__ = ("_clock", "_denied", "_granted", "_last", "_max_waiting", "_side", "_waited")
+
+    #: Seconds by which a late timer may still be charged as if it had been on time. Buckets only.
+    _slack: float = 0.0
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] | None = None,
+        max_waiting: int | None = None,
+    ) -> None:
+        if clock is not None and not callable(clock):
+            raise TypeError(f"clock must be a function that tells seconds, not {clock!r}")
+        self._clock = clock
+        self._max_waiting = (
+            None if max_waiting is None else checks.whole("max_waiting", max_waiting, least=1)
+        )
+        self._last: float = -inf
+        self._side: waiting.Side | None = None
+        self._granted = 0
+        self._denied = 0
+        self._waited = 0.0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # A caller of `acquire` enters when it may depart; where that is the same as fitting, the
+        # fused form serves both.
+        same = cls._departs_at is Limiter._departs_at
+        cls._enter = cls._try if same else Limiter._enter_by_departure  # type: ignore[method-assign]
+
+    # ---------------------------------------------------------------- the two that decide
+
+    def _ready_at(self, now: float, cost: float) -> float:
+        """The earliest instant at which `cost` fits if nothing else is taken.
+
+        `now` if it fits now, inf if it never does. Changes nothing.
+        """
+        raise NotImplementedError
+
+    def _take(self, at: float, cost: float) -> None:
+        """Spend `cost` at the instant `at`, which may lie a little before the last one."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------- what an algorithm may add
+
+    def _try(self, now: float, cost: float) -> bool:
+        """Spend `cost` if it fits at `now`. An algorithm may fuse it, to the same effect."""
+        if self._ready_at(now, cost) > now:
+            return False
+        self._spend(now, cost)
+        return True
+
+    def _enter(self, now: float, cost: float) -> bool:
+        """`_try` for a caller of `acquire`; set for each class, see `__init_subclass__`."""
+        return self._try(now, cost)
+
+    def _enter_by_departure(self, now: float, cost: float) -> bool:
+        if self._departs_at(now, cost) > now:
+            return False
+        self._spend(now, cost)
+        return True
+
+    def _departs_at(self, now: float, cost: float) -> float:
+        """When a caller of `acquire` may leave. A queue that evens its output says later."""
+        return self._ready_at(now, cost)
+
+    def _available(self, now: float) -> float:
+        """What fits at `now`, in permits; below 0 in debt. Here: found by asking."""
+        low, high = 0, 1
+        while high < 2**53 and self._ready_at(now, high) <= now:
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._ready_at(now, middle) <= now else (low, middle)
+        return low
+
+    def _refund(self, now: float, cost: float, at: float | None = None) -> None:
+        """Give `cost` back, never above full; `at` names the instant it was spent, if known."""
+        raise NotImplementedError(f"{type(self).__name__} cannot give permits back")
+
+    def _fresh_at(self) -> float:
+        """The instant from which the state is that of a new limiter."""
+        return inf
+
+    def _span(self) -> float:
+        """Seconds in which the whole state is forgotten. A clock set back by more is another clock."""
+        return inf
+
+    def _shift(self, delta: float) -> None:
+        """Move the state along the axis of time by `delta` seconds."""
+
+    def _restart(self) -> None:
+        """Become as new; set `_last` to inf if the first `now` has to be waited for."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be reset")
+
+    def _ceiling(self) -> float:
+        """The largest cost that can ever fit."""
+        return inf
+
+    def _retune(self, now: float, **parameters: Any) -> None:
+        """Take new (checked) parameters at `now`, keeping what was earned so far."""
+        raise NotImplementedError
+
+    def _checked(self, cost: Any) -> Any:
+        """`cost`, if it is one this limiter can take. (ValueError, TypeError)"""
+        return checks.non_negative("cost", cost)
+
+    def _needs(self, cost: Any) -> tuple[tuple[Limiter, float], ...]:
+        """The limiters that `cost` is spent on, each with its share. More than one: a composite."""
+        return ((self, cost),)
+
+    def _clone(self: _T) -> _T:
+        """A limiter with the same parameters and state, and nobody in line."""
+        new = copy(self)
+        new._side = None
+        return new
+
+    # ---------------------------------------------------------------- time
+
+    def _now(self) -> float:
+        return clock.now() if self._clock is None else self._clock()
+
+    def _given(self, now: float | None) -> float:
+        return self._now() if now is None else checks.number("now", now)
+
+    def _settle(self, now: float) -> float:
+        """`now` on the state's own axis of time: never before the last spending.
+
+        A small step back is waited out: nothing is earned in it, and no span is earned twice. A
+        step of more than the state's whole memory is another clock: the state moves there as it is.
+        """
+        return now if now >= self._last else self._back(now)
+
+    def _back(self, now: float) -> float:
+        last = self._last
+        if last == inf:  # made with `initial=`: written down at instant 0 of no clock yet
+            self._shift(now)
+        elif last - now <= self._span() + clock.tolerance(last):
+            return last
+        else:
+            self._shift(now - last)
+            if self._side is not None:
+                self._side.paused_until += now - last
+        self._last = now
+        return now
+
+    def _spend(self, at: float, cost: Any) -> None:
+        self._take(at, cost)
+        if at > self._last:
+            self._last = at
+
+    def _shut(self, now: float) -> bool:
+        """Whether newcomers must wait, however much is free: a pause, or somebody in line."""
+        side = self._side
+        if side is None:
+            return False
+        if side.is_shut(now):
+            return True
+        if side.is_idle(now):
+            self._side = None
+        return False
+
+    # ---------------------------------------------------------------- the verbs
+
+    def allow(self, now: float | None = None, cost: float = 1) -> bool:
+        """Take `cost` permits if they are free at `now`; never waits. Thread-safe.
+
+        False leaves no trace. False too while the limiter is paused or anybody waits in line, so
+        that nobody is overtaken, and for a cost that can never fit.
+        """
+        if cost is not _ONE:
+            cost = self._checked(cost)
+            if not cost:
+                return True
+        with _LOCK:
+            if now is None:
+                now = clock.now() if self._clock is None else self._clock()
+            elif now != now:
+                raise ValueError(f"now must be a number, not {now!r}")
+            if now < self._last:
+                now = self._back(now)
+            if (self._side is None or not self._shut(now)) and self._try(now, cost):
+                self._granted += 1
+                return True
+            self._denied += 1
+            return False
+
+    async def acquire(self, cost: float = 1, *, timeout: float | None = None) -> float:
+        """Wait in line for `cost` permits; answer the seconds waited. asyncio and trio.
+
+        First come, first served, whatever the cost; one sleep, exactly until the computed instant.
+        `timeout` is in seconds: None waits for ever, 0 tries; where the wait would be longer it
+        fails at once with WaitTimeout, which carries the wait. Raises CostTooLarge at once for a
+        cost that can never fit, QueueFull beyond `max_waiting`. A failed or cancelled acquire
+        leaves no trace. Where nobody waits and the cost fits it returns without touching the event
+        loop: that is not a checkpoint.
+        """
+        if cost is not _ONE:
+            cost = self._checked(cost)
+            if not cost:
+                return 0.0
+        if timeout is not None:
+            timeout = checks.non_negative("timeout", timeout, infinite=True)
+        with _LOCK:
+            now = clock.now() if self._clock is None else self._clock()
+            at = now if now >= self._last else self._back(now)
+            if (self._side is None or not self._shut(at)) and self._enter(at, cost):
+                self._granted += 1
+                return 0.0
+            waiter = waiting.join(self, cost, now, timeout, waiting.this_loop())
+        try:
+            await waiter
+        except BaseException:
+            waiting.leave(waiter)
+            raise
+        return self._now() - waiter.arrived
+
+    def acquire_sync(self, cost: float = 1, *, timeout: float | None = None) -> float:
+        """`acquire` for a thread: blocks it until its turn; answers the seconds waited.
+
+        Having to wait inside a running event loop is a RuntimeError: the loop would stand still.
+        """
+        if cost is not _ONE:
+            cost = self._checked(cost)
+            if not cost:
+                return 0.0
+        if timeout is not None:
+            timeout = checks.non_negative("timeout", timeout, infinite=True)
+        with _LOCK:
+            now = self._now()
+            at = self._settle(now)
+            if not self._shut(at) and self._enter(at, cost):
+                self._granted += 1
+                return 0.0
+            waiter = waiting.join(self, cost, now, timeout, waiting.this_thread())
+        try:
+            waiter.block()
+        except BaseException:
+            waiting.leave(waiter)
+            raise
+        return self._now() - waiter.arrived
+
+    def ready_at(self, now: float | None = None, cost: float = 1) -> float:
+        """The instant at which `cost` fits for a newcomer at the end of the line; inf: never."""
+        cost = self._checked(cost)
+        with _LOCK:
+            now = self._given(now)
+            return waiting.end_of_line(self, cost, now) if cost else now
+
+    def delay(self, now: float | None = None, cost: float = 1) -> float:
+        """Seconds until `ready_at`: what goes into a Retry-After header. inf: never."""
+        cost = self._checked(cost)
+        with _LOCK:
+            now = self._given(now)
+            return waiting.end_of_line(self, cost, now) - now if cost else 0.0
+
+    def available(self, now: float | None = None) -> float:
+        """Permits that could be taken at `now`: 0 in debt, while paused, or behind a line."""
+        with _LOCK:
+            now = self._settle(self._given(now))
+            return 0 if self._shut(now) else max(0, self._available(now))
+
+    def charge(self, cost: float, now: float | None = None) -> None:
+        """Spend without asking, into debt if need be: for a cost known only afterwards."""
+        cost = self._checked(cost)
+        if not cost:
+            return
+        with _LOCK:
+            self._spend(self._settle(self._given(now)), cost)
+            waiting.changed(self)
+
+    def refund(self, cost: float, now: float | None = None) -> None:
+        """Give permits back, never above full: for a call that cost less than was taken."""
+        cost = self._checked(cost)
+        if not cost:
+            return
+        with _LOCK:
+            self._refund(self._settle(self._given(now)), cost)
+            waiting.changed(self)
+
+    def pause(self, seconds: float, now: float | None = None) -> None:
+        """Let nobody in for `seconds` (inf: until `resume`). The latest deadline of all wins."""
+        seconds = checks.non_negative("seconds", seconds, infinite=True)
+        with _LOCK:
+            until = self._given(now) + seconds
+            if self._side is None:
+                self._side = waiting.Side()
+            self._side.paused_until = max(self._side.paused_until, until)
+            waiting.changed(self)
+
+    def resume(self) -> None:
+        """Lift a pause early. Who waits is served at once, as far as the permits go."""
+        with _LOCK:
+            if self._side is not None:
+                self._side.paused_until = -inf
+                waiting.changed(self)
+
+    def stats(self) -> Stats:
+        """A snapshot of what was granted, denied and waited."""
+        with _LOCK:
+            return Stats(self._granted, self._denied, waiting.count(self), self._waited)
+
+    def fresh_at(self, now: float | None = None) -> float:
+        """The instant from which it cannot be told from a new one: when it may be forgotten.
+
+        `now` if that is already so; inf while anybody waits, or if it never will be.
+        """
+        with _LOCK:
+            now = self._given(now)
+            self._settle(now)
+            paused = -inf
+            if self._side is not None:
+                paused = self._side.paused_until
+                if any(line.counts() for line in self._side.lines.values()):
+                    return inf
+            fresh = max(paused, self._fresh_at())
+            return now if fresh <= now + clock.tolerance(now) else fresh
+
+    def reset(self) -> None:
+        """Become as new: state, pause and statistics. Who waits is served anew."""
+        with _LOCK:
+            self._last = -inf
+            self._restart()
+            self._granted = self._denied = 0
+            self._waited = 0.0
+            self.resume()
+
+    def _change(self, **parameters: Any) -> None:
+        """Set checked parameters while running; waiters are timed anew."""
+        with _LOCK:
+            self._retune(self._settle(self._now()), **parameters)
+            waiting.changed(self)
+
+    # ---------------------------------------------------------------- the shorter forms
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Nothing to release: a permit is spent, not lent."""
+
+    def __enter__(self) -> Self:
+        self.acquire_sync()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Nothing to release: a permit is spent, not lent."""
+
+    def __and__(self, other: Limiter) -> Limiter:
+        """`a & b`: both, all or nothing."""
+        if not isinstance(other, Limiter):
+            return NotImplemented
+        from throttle.algorithms.all_of import AllOf
+
+        return AllOf(self, other)
+
+    def _too_large(self, cost: object) -> CostTooLarge:
+        return CostTooLarge(cost, self._ceiling())
