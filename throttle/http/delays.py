@@ -50,7 +50,7 @@ _LARGEST_COUNT = 1e18
 
 
 class Delay(NamedTuple):
-    """Seconds from now. `coarse`: it was an instant in whole seconds, hence maybe a second short."""
+    """Seconds from now; `coarse` if made from an instant in whole seconds: maybe a second short."""
 
     seconds: float
     coarse: bool = False
@@ -68,7 +68,8 @@ def read_delay(text: str, now: float, form: Form) -> Delay | None:
     if form == "auto" or form == "date" or form == "retry-after":
         instant = parse_date(text, now)
         if instant is not None:
-            return _until(instant, now, coarse=instant % 1 == 0)
+            # Retry-After is a promise ("after this instant"), a reset is a rounded report.
+            return _until(instant, now, coarse=form != "retry-after" and instant % 1 == 0)
     return None
 
 

@@ -34,10 +34,10 @@ class Sign:
     for each of its members) and `xml` (the name of an element) says where. A word is compared
     whole, after what comes before a `#` and behind a `:` has been cut off; with `part=True` it may
     stand anywhere in the text, in any case.
-    `success` – believed below status 400 as well; `throttled=False` – it means that this is no limit,
-    None – it says nothing about that;
-    `scope` – what the limit concerns; `floor_s` – the least wait, in seconds, where none is stated
-    (the reset of another limit is then not used); `should_retry=False` – it will not help soon.
+    `success` – believed below status 400 as well; `throttled=False` – it means that this is no
+    limit, None – it says nothing about that; `scope` – what the limit concerns; `floor_s` – the
+    least wait, in seconds, where none is stated (the reset of another limit is then not used);
+    `should_retry=False` – trying again soon will not help.
     """
 
     words: frozenset[str]
@@ -145,14 +145,17 @@ class Index(dict[str | bytes, Field | None]):
     one look-up a header. It stops growing at a bound, so that invented names cannot fill memory.
     """
 
-    __slots__ = ("_names", "_patterns", "rows")
+    __slots__ = ("_names", "_patterns", "body_packed", "body_signs", "body_waits")
 
     def __init__(self, rows: Iterable[Dialect]) -> None:
         super().__init__()
-        self.rows = tuple(rows)
+        rows = tuple(rows)
+        self.body_packed = [(row, *one) for row in rows for one in row.body_packed]
+        self.body_waits = [(row, *one) for row in rows for one in row.body_waits]
+        self.body_signs = [(row, one) for row in rows for one in row.signs if one.header is None]
         self._names: dict[str, Field] = dict(_STANDARD)
         self._patterns: list[tuple[str, str, Field]] = []
-        for row in self.rows:
+        for row in rows:
             for name, field in _fields(row):
                 before, star, after = name.partition("*")
                 if star:

@@ -16,10 +16,8 @@ from datetime import datetime
 
 __all__ = ["parse_date", "split_dates"]
 
-_MONTHS = {
-    name: number
-    for number, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)
-}
+_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = {name: number for number, name in enumerate(_NAMES, 1)}
 # RFC 5322, 4.3: the only names of zones whose offset is agreed upon.
 _ZONES = {"gmt": 0, "utc": 0, "ut": 0, "z": 0} | {
     f"{place}{kind}": hours
@@ -32,24 +30,26 @@ _WEEKDAY = (
     r"monday|tuesday|wednesday|thursday|friday|saturday|sunday)"
 )
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?P<fraction>\.\d+)?)?"
-_ZONE = r"(?P<zone>[a-z]{1,3})?(?P<offset>[+-]\d\d(?::?\d\d)?)?"
+_ZONE = r"[ \t]*(?P<zone>[a-z]{1,3})?(?P<offset>[+-]\d\d(?::?\d\d)?)?"
 _MONTH = r"(?P<month>[a-z]{3})"
+_DAY = r"(?P<day>\d\d?)"
+_YEAR = r"(?P<year>\d{4}|\d\d)"
+_ON = rf"(?:{_WEEKDAY}(?:[ \t]*,[ \t]*|[ \t]+))?"
 
 _FORMS = tuple(
     re.compile(form, re.ASCII | re.IGNORECASE)
     for form in (
         # IMF-fixdate and RFC 850: Fri, 31 Dec 1999 23:59:59 GMT, Sunday, 06-Nov-94 08:49:37 GMT
-        rf"(?:{_WEEKDAY}[ \t]*,?[ \t]+)?(?P<day>\d\d?)(?P<dash>[ \t]+|-){_MONTH}(?P=dash)"
-        rf"(?P<year>\d{{4}}|\d\d)[ \t]+{_CLOCK}[ \t]*{_ZONE}",
+        rf"{_ON}{_DAY}(?:[ \t]+|-){_MONTH}(?:[ \t]+|-){_YEAR}[ \t]+{_CLOCK}{_ZONE}",
         # asctime: Sun Nov  6 08:49:37 1994
-        rf"(?:{_WEEKDAY}[ \t]+)?{_MONTH}[ \t]+(?P<day>\d\d?)[ \t]+{_CLOCK}[ \t]+(?P<year>\d{{4}})",
+        rf"{_ON}{_MONTH}[ \t]+{_DAY}[ \t]+{_CLOCK}[ \t]+{_YEAR}",
         # JavaScript: Tue Feb 16 2021 09:02:42 GMT+0100 (Central European Standard Time)
-        rf"(?:{_WEEKDAY}[ \t]+)?{_MONTH}[ \t]+(?P<day>\d\d?)[ \t]+(?P<year>\d{{4}})[ \t]+{_CLOCK}"
-        rf"[ \t]*{_ZONE}(?:[ \t]*\([^()]*\))?",
+        rf"{_ON}{_MONTH}[ \t]+{_DAY}[ \t]+{_YEAR}[ \t]+{_CLOCK}{_ZONE}(?:[ \t]*\([^()]*\))?",
         # RFC 3339, and ISO 8601 as far as it is the same: 2026-03-26T16:00Z
-        rf"(?P<year>\d{{4}})-(?P<month>\d\d)-(?P<day>\d\d)(?:t|[ \t]+){_CLOCK}[ \t]*{_ZONE}",
+        rf"(?P<year>\d{{4}})-(?P<month>\d\d)-(?P<day>\d\d)(?:t|[ \t]+){_CLOCK}{_ZONE}",
     )
 )
+_LONGEST_DATE = 128
 _ENDS_IN_WEEKDAY = re.compile(rf"[ \t]*{_WEEKDAY}[ \t]*", re.ASCII | re.IGNORECASE)
 
 
@@ -60,6 +60,9 @@ def parse_date(text: str, now: float) -> float | None:
     two-digit year: the latest year with those digits that is not more than 50 years ahead.
     Raises nothing.
     """
+    # The patterns allow runs of blanks, which must not become a way to burn time.
+    if len(text) > _LONGEST_DATE:
+        return None
     for form in _FORMS:
         match = form.fullmatch(text)
         if match is not None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from throttle.http.delays import LONGEST, read_count, read_json
 
-__all__ = ["Quota", "json_object", "key_values", "query_cost", "used_of_limit", "usages"]
+__all__ = ["Quota", "json_object", "key_values", "query_cost", "usages", "used_of_limit"]
 
 
 class Quota(NamedTuple):
