@@ -111,6 +111,10 @@ def _ahead(seconds: float) -> Delay:
     return Delay(min(seconds, LONGEST))
 
 
+def _seconds(number: float, now: float) -> Delay:
+    return _ahead(number)
+
+
 def _until(instant: float, now: float, coarse: bool) -> Delay:
     return Delay(min(max(instant - now, 0.0), LONGEST), coarse)
 
@@ -140,9 +144,9 @@ def _nothing(number: float, now: float) -> None:
 
 
 FORMS: dict[Form, Callable[[float, float], Delay | None]] = {
-    "retry-after": lambda number, now: _ahead(number),
+    "retry-after": _seconds,
     "auto": _by_magnitude,
-    "delta": lambda number, now: _ahead(number),
+    "delta": _seconds,
     "ms-delta": lambda number, now: _ahead(number / 1e3),
     "epoch": _epoch,
     "ms-epoch": lambda number, now: _until(number / 1e3, now, coarse=False),
