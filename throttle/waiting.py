@@ -618,7 +618,8 @@ def _guard(line: Line) -> None:
 
 def _tidy(limiter: Limiter) -> None:
     """Drop the side of a limiter that is neither paused nor waited for."""
-    if limiter._side is not None and limiter._side.is_idle(limiter._now()):
+    # Not by the limiter's clock: a pause may have been asked for with a `now` of the caller's own.
+    if limiter._side is not None and limiter._side.is_idle(-inf):
         limiter._side = None
 
 
