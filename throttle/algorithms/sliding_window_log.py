@@ -20,7 +20,7 @@ from typing import Any, final
 
 from throttle.algorithms.ring_buffer import RingBuffer
 from throttle.algorithms.window import Window
-from throttle.checks import whole
+from throttle.checks import non_negative, whole
 from throttle.clock import tolerance
 
 __all__ = ["SlidingWindowLog"]
@@ -72,10 +72,14 @@ class SlidingWindowLog(Window):
                 self._log = log = RingBuffer(_FIRST)
         elif log.is_full:
             self._log = log = log.resized(2 * log.capacity)
-        if log:
-            at = max(at, log[len(log) - 1][0])  # a plan kept late must not unsort the ring
+        later: list[tuple[float, int]] = []
+        while log and log[len(log) - 1][0] > at:  # a plan kept late, a permit moved by `settle`
+            later.append(log.pop_newest())
+        before = log[len(log) - 1][1] if log else self._gone
+        log.push((at, before + int(cost)))
+        for instant, total in reversed(later):
+            log.push((instant, total + int(cost)))
         self._total += int(cost)
-        log.push((at, self._total))
 
     def _available(self, now: float) -> float:
         used, slip = self._total - self._gone, now + tolerance(now) - self._window
@@ -114,6 +118,26 @@ class SlidingWindowLog(Window):
         for instant, total in self._log.to_list():
             moved.push((instant + delta, total))
         self._log = moved
+
+    def _state(self, now: float) -> tuple[float, ...]:
+        """Age and cost of each entry still in the window, oldest first, in one row."""
+        numbers: list[float] = []
+        before = self._gone
+        for instant, total in self._log.to_list():
+            if instant + self._window > now:
+                numbers += (max(0.0, now - instant), total - before)
+            before = total
+        return tuple(numbers)
+
+    def _restore(self, now: float, numbers: tuple[float, ...]) -> None:
+        ages = [non_negative("numbers", age) for age in numbers[::2]]
+        costs = [whole("numbers", cost, least=1) for cost in numbers[1::2]]
+        if len(ages) != len(costs) or ages != sorted(ages, reverse=True):
+            raise ValueError("numbers must be pairs of an age and a cost, the oldest first")
+        self._restart()
+        self._last = now
+        for age, cost in zip(ages, costs, strict=True):
+            self._take(now - age, cost)
 
     def _clone(self) -> SlidingWindowLog:
         new = super()._clone()

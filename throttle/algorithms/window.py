@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from throttle.checks import positive
+from throttle.checks import non_negative, positive
 from throttle.limiter import Limiter
+from throttle.lock import LOCK
 from throttle.rate import Rate, RateLike
 
 __all__ = ["Window"]
@@ -34,6 +35,19 @@ class Window(Limiter):
         positive("rate", parsed.count)
         return cls(1, parsed.per / parsed.count, **options)
 
+    def settle(self, cost: float, at: float, most: float) -> None:
+        """Move `cost` permits spent at the instant `at` to now, but by no more than `most` seconds.
+
+        For whoever learns only afterwards when a call was counted elsewhere: a server counts its
+        arrival, which lies between the sending and the answer.
+        """
+        with LOCK:
+            now = self._settle(self._now())
+            to = min(now, at + non_negative("most", most, infinite=True))
+            if to > at:
+                self._refund(now, cost, at)
+                self._spend(to, cost)
+
     def _checked_limit(self, limit: object) -> float:
         return positive("limit", limit)
 
@@ -42,6 +56,9 @@ class Window(Limiter):
 
     def _ceiling(self) -> float:
         return self._limit
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"limit": self._limit, "window": self._window}
 
     def _retune(
         self, now: float, *, limit: float | None = None, window: float | None = None
