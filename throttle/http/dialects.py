@@ -308,7 +308,7 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     Dialect(
         name="binance",
-        seen=("x-mbx-used-weight*", "x-mbx-order-count*"),
+        seen=("x-mbx-used-weight", "x-mbx-used-weight-*", "x-mbx-order-count-*"),
         refuses=frozenset({418}),
         throttled_scope="ip",
     ),
