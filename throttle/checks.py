@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, isfinite
 
-__all__ = ["non_negative", "number", "positive", "whole"]
+__all__ = ["non_negative", "number", "positive", "row", "whole"]
 
 
 def number(name: str, value: object) -> float:
@@ -48,3 +48,14 @@ def whole(name: str, value: object, *, least: int = 0) -> int:
     if result < least:
         raise ValueError(f"{name} must be at least {least}, not {value!r}")
     return int(result)
+
+
+def row(numbers: tuple[object, ...], *, counts: int) -> list[float]:
+    """The numbers of a state: an age (inf when nothing counts), then so many counts."""
+    if len(numbers) != 1 + counts:
+        raise ValueError(f"numbers must be {1 + counts}, not {numbers!r}")
+    age, *rest = numbers
+    checked = [non_negative("numbers", value) for value in rest]
+    if non_negative("numbers", age, infinite=True) == inf and any(checked):
+        raise ValueError(f"numbers must name an age for what they count, not {numbers!r}")
+    return [number("numbers", age), *checked]

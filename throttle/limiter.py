@@ -7,33 +7,26 @@ disagree. Everything a user calls is written here, once, on top of them.
 State kept here: the instant of the last spending (time never runs backwards below it), the
 statistics, and `_side`, which is None unless the limiter is paused or somebody waits in line.
 
-Invariant: a decision and its spending happen under one lock, and no wait ever does. The lock is
-one for the process, and that is on purpose: a decision takes well under a microsecond, composites
-need no order of locking, a key of a large table costs no lock, and a fork can be made safe.
+Invariant: a decision and its spending happen under one lock, and no wait ever does.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
 from copy import copy
 from math import inf
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
-from throttle import checks, clock, waiting
+from throttle import checks, clock, snapshot, waiting
 from throttle.errors import CostTooLarge
+from throttle.lock import LOCK
 
 __all__ = ["Limiter", "Stats", "SupportsAcquire"]
 
-# Re-entrant, since the garbage collector may close an abandoned `acquire()` in the middle of a decision.
-_LOCK = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
-    )
-waiting.LOCK = _LOCK
+# `with` costs as much again as the lock itself. `_acquire` stands inside its `try`, so that an
+# interrupt right after it cannot leave the lock held for ever.
+_acquire, _release = LOCK.acquire, LOCK.release
 
 _ONE = 1
 _T = TypeVar("_T", bound="Limiter")
@@ -174,6 +167,19 @@ class Limiter:
         """Take new (checked) parameters at `now`, keeping what was earned so far."""
         raise NotImplementedError
 
+    def _parameters(self) -> dict[str, Any]:
+        """The parameters by name, as plain values: a state fits only a limiter with the same."""
+        raise NotImplementedError(f"{type(self).__name__} cannot write its state down")
+
+    def _state(self, now: float) -> tuple[Any, ...]:
+        """The state at `now` (settled) as numbers of at least 0: ages in seconds, and counts."""
+        raise NotImplementedError(f"{type(self).__name__} cannot write its state down")
+
+    def _restore(self, now: float, numbers: tuple[Any, ...]) -> None:
+        """Take over numbers written by `_state` as if that had been at `now`, which becomes the
+        last instant of the state. What does not fit raises (ValueError) before anything changes."""
+        raise NotImplementedError(f"{type(self).__name__} cannot read a state")
+
     def _checked(self, cost: Any) -> Any:
         """`cost`, if it is one this limiter can take. (ValueError, TypeError)"""
         return checks.non_negative("cost", cost)
@@ -181,6 +187,17 @@ class Limiter:
     def _needs(self, cost: Any) -> tuple[tuple[Limiter, float], ...]:
         """The limiters that `cost` is spent on, each with its share. More than one: a composite."""
         return ((self, cost),)
+
+    def _pause_for(self, now: float, seconds: float) -> None:
+        """Be paused from `now` for as long as this, whatever was asked before (0: not at all)."""
+        if seconds and self._side is None:
+            self._side = waiting.Side()
+        if self._side is not None:
+            self._side.paused_until = now + seconds if seconds else -inf
+
+    def _pause_left(self, now: float) -> float:
+        """Seconds of pause that are left at `now`."""
+        return 0.0 if self._side is None else max(0.0, self._side.paused_until - now)
 
     def _clone(self: _T) -> _T:
         """A limiter with the same parameters and state, and nobody in line."""
@@ -245,7 +262,8 @@ class Limiter:
             cost = self._checked(cost)
             if not cost:
                 return True
-        with _LOCK:
+        try:
+            _acquire()
             if now is None:
                 now = clock.now() if self._clock is None else self._clock()
             elif now != now:
@@ -257,6 +275,8 @@ class Limiter:
                 return True
             self._denied += 1
             return False
+        finally:
+            _release()
 
     async def acquire(self, cost: float = 1, *, timeout: float | None = None) -> float:
         """Wait in line for `cost` permits; answer the seconds waited. asyncio and trio.
@@ -274,13 +294,16 @@ class Limiter:
                 return 0.0
         if timeout is not None:
             timeout = checks.non_negative("timeout", timeout, infinite=True)
-        with _LOCK:
+        try:
+            _acquire()
             now = clock.now() if self._clock is None else self._clock()
             at = now if now >= self._last else self._back(now)
             if (self._side is None or not self._shut(at)) and self._enter(at, cost):
                 self._granted += 1
                 return 0.0
             waiter = waiting.join(self, cost, now, timeout, waiting.this_loop())
+        finally:
+            _release()
         try:
             await waiter
         except BaseException:
@@ -299,7 +322,7 @@ class Limiter:
                 return 0.0
         if timeout is not None:
             timeout = checks.non_negative("timeout", timeout, infinite=True)
-        with _LOCK:
+        with LOCK:
             now = self._now()
             at = self._settle(now)
             if not self._shut(at) and self._enter(at, cost):
@@ -316,20 +339,20 @@ class Limiter:
     def ready_at(self, now: float | None = None, cost: float = 1) -> float:
         """The instant at which `cost` fits for a newcomer at the end of the line; inf: never."""
         cost = self._checked(cost)
-        with _LOCK:
+        with LOCK:
             now = self._given(now)
             return waiting.end_of_line(self, cost, now) if cost else now
 
     def delay(self, now: float | None = None, cost: float = 1) -> float:
         """Seconds until `ready_at`: what goes into a Retry-After header. inf: never."""
         cost = self._checked(cost)
-        with _LOCK:
+        with LOCK:
             now = self._given(now)
             return waiting.end_of_line(self, cost, now) - now if cost else 0.0
 
     def available(self, now: float | None = None) -> float:
         """Permits that could be taken at `now`: 0 in debt, while paused, or behind a line."""
-        with _LOCK:
+        with LOCK:
             now = self._settle(self._given(now))
             return 0 if self._shut(now) else max(0, self._available(now))
 
@@ -338,7 +361,7 @@ class Limiter:
         cost = self._checked(cost)
         if not cost:
             return
-        with _LOCK:
+        with LOCK:
             self._spend(self._settle(self._given(now)), cost)
             waiting.changed(self)
 
@@ -347,14 +370,14 @@ class Limiter:
         cost = self._checked(cost)
         if not cost:
             return
-        with _LOCK:
+        with LOCK:
             self._refund(self._settle(self._given(now)), cost)
             waiting.changed(self)
 
     def pause(self, seconds: float, now: float | None = None) -> None:
         """Let nobody in for `seconds` (inf: until `resume`). The latest deadline of all wins."""
         seconds = checks.non_negative("seconds", seconds, infinite=True)
-        with _LOCK:
+        with LOCK:
             until = self._given(now) + seconds
             if self._side is None:
                 self._side = waiting.Side()
@@ -363,14 +386,14 @@ class Limiter:
 
     def resume(self) -> None:
         """Lift a pause early. Who waits is served at once, as far as the permits go."""
-        with _LOCK:
+        with LOCK:
             if self._side is not None:
                 self._side.paused_until = -inf
                 waiting.changed(self)
 
     def stats(self) -> Stats:
         """A snapshot of what was granted, denied and waited."""
-        with _LOCK:
+        with LOCK:
             return Stats(self._granted, self._denied, waiting.count(self), self._waited)
 
     def fresh_at(self, now: float | None = None) -> float:
@@ -378,7 +401,7 @@ class Limiter:
 
         `now` if that is already so; inf while anybody waits, or if it never will be.
         """
-        with _LOCK:
+        with LOCK:
             now = self._given(now)
             self._settle(now)
             paused = -inf
@@ -391,16 +414,41 @@ class Limiter:
 
     def reset(self) -> None:
         """Become as new: state, pause and statistics. Who waits is served anew."""
-        with _LOCK:
+        with LOCK:
             self._last = -inf
             self._restart()
             self._granted = self._denied = 0
             self._waited = 0.0
             self.resume()
 
+    def state(self, now: float | None = None) -> dict[str, Any]:
+        """What it knows, in plain values that JSON can hold; see `throttle.snapshot`.
+
+        Times are ages in seconds, so that it can be restored in another process, by another clock.
+        Waiters and statistics are no part of it.
+        """
+        with LOCK:
+            return snapshot.write(self, self._settle(self._given(now)))
+
+    def restore(self, state: dict[str, Any], now: float | None = None) -> None:
+        """Take over a state written by a limiter of the same algorithm and parameters.
+
+        `now` is the instant, on this limiter's clock, that the state speaks of: left out, no time
+        has passed since; `time.monotonic() - 60` for a state that is a minute old. Who waits is
+        timed anew. What does not fit is a ValueError or TypeError that says why, and changes
+        nothing.
+        """
+        with LOCK:
+            numbers, pause = snapshot.read(self, state)
+            now = self._given(now)
+            self._clone()._restore(now, numbers)  # raises while nothing has changed yet
+            self._restore(now, numbers)
+            self._pause_for(now, pause)
+            waiting.changed(self)
+
     def _change(self, **parameters: Any) -> None:
         """Set checked parameters while running; waiters are timed anew."""
-        with _LOCK:
+        with LOCK:
             self._retune(self._settle(self._now()), **parameters)
             waiting.changed(self)
 

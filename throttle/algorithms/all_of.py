@@ -15,7 +15,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any, final
 
+from throttle.checks import non_negative
 from throttle.limiter import Limiter
+from throttle.snapshot import describe
 
 __all__ = ["AllOf"]
 
@@ -126,6 +128,21 @@ class AllOf(Limiter):
 
     def _ceiling(self) -> float:
         return min(member._ceiling() for member in self._members)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"members": [describe(member) for member in self._members]}
+
+    def _state(self, now: float) -> tuple[Any, ...]:
+        """For each member a row: the seconds of pause it has left, then its own numbers."""
+        moments = [(member, member._settle(now)) for member in self._members]
+        return tuple((m._pause_left(at), *m._state(at)) for m, at in moments)
+
+    def _restore(self, now: float, numbers: tuple[Any, ...]) -> None:
+        if len(numbers) != len(self._members) or not all(isinstance(n, tuple) for n in numbers):
+            raise ValueError(f"numbers must have a row for each member, not {numbers!r}")
+        for member, (pause, *rest) in zip(self._members, numbers, strict=True):
+            member._restore(now, tuple(rest))
+            member._pause_for(now, non_negative("pause", pause, infinite=True))
 
     def _clone(self) -> AllOf:
         return AllOf(*(member._clone() for member in self._members))

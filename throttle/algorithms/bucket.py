@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any, Self
 
-from throttle.checks import non_negative
+from throttle.checks import non_negative, row
 from throttle.clock import tolerance
 from throttle.limiter import Limiter
 from throttle.rate import Rate, RateLike
@@ -126,6 +126,17 @@ class Bucket(Limiter):
 
     def _ceiling(self) -> float:
         return inf if self._rate == inf else self._capacity
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"rate": self._rate, "capacity": self._capacity}
+
+    def _state(self, now: float) -> tuple[float, ...]:
+        """The age of the anchor (inf: full since for ever), and what was spent since."""
+        return max(0.0, now - self._anchor), max(0.0, self._spent - self._carry)
+
+    def _restore(self, now: float, numbers: tuple[float, ...]) -> None:
+        age, spent = row(numbers, counts=1)
+        self._anchor, self._spent, self._carry, self._last = now - age, spent, 0.0, now
 
     def _retune(
         self, now: float, *, rate: float | None = None, capacity: float | None = None

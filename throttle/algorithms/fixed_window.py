@@ -17,6 +17,7 @@ from math import ceil, floor, inf
 from typing import final
 
 from throttle.algorithms.window import Window
+from throttle.checks import row
 from throttle.clock import tolerance
 
 __all__ = ["FixedWindow"]
@@ -73,6 +74,15 @@ class FixedWindow(Window):
 
     def _shift(self, delta: float) -> None:
         self._opened += delta
+
+    def _state(self, now: float) -> tuple[float, ...]:
+        """The age of the open window (inf: none is open), and what was spent in it."""
+        opened, spent = self._rolled(now)
+        return max(0.0, now - opened), spent
+
+    def _restore(self, now: float, numbers: tuple[float, ...]) -> None:
+        age, spent = row(numbers, counts=1)
+        self._opened, self._spent, self._last = now - age, spent, now
 
     def _retune(
         self, now: float, *, limit: float | None = None, window: float | None = None

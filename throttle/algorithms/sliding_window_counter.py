@@ -24,6 +24,7 @@ from math import floor, inf
 from typing import final
 
 from throttle.algorithms.window import Window
+from throttle.checks import row
 from throttle.clock import tolerance
 
 __all__ = ["SlidingWindowCounter"]
@@ -94,6 +95,17 @@ class SlidingWindowCounter(Window):
 
     def _shift(self, delta: float) -> None:
         self._origin += delta
+
+    def _state(self, now: float) -> tuple[float, ...]:
+        """The age of the current window (inf: nothing counts), the previous count and its own."""
+        index, previous, current = self._rolled(now)
+        if not (previous or current):
+            return inf, 0, 0
+        return max(0.0, now - (self._origin + index * self._window)), previous, current
+
+    def _restore(self, now: float, numbers: tuple[float, ...]) -> None:
+        age, self._previous, self._current = row(numbers, counts=2)
+        self._origin, self._index, self._last = now - age, 0, now
 
     def _retune(
         self, now: float, *, limit: float | None = None, window: float | None = None
