@@ -1,0 +1,185 @@
+"""Which limiter a URL falls under, and the origins that are kept.
+
+An origin is (scheme, host, port), normalised, or whatever `key=` answers. `limits=` names hosts, or
+hosts with a path prefix; the longest that fits replaces `rate`, and a bare host means every port.
+One entry of `limits` is one limiter, shared by all URLs that fall under it.
+
+State: the origins in order of use. Invariant: one is forgotten only when nothing would be lost, and
+looking for those costs a bounded time at each new one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import islice
+from math import inf
+
+from yarl import URL
+
+from throttle import checks, clock
+from throttle.choice import limiter_for
+from throttle.http.origin import Origin
+from throttle.limiter import SupportsAcquire
+from throttle.rate import Rate, RateLike
+
+__all__ = ["Limit", "Routes"]
+
+#: What `rate=`, `total=` and the values of `limits=` may be: a rate in any spelling, several that
+#: all hold, a limiter (shared by all it serves), or a function of an origin's name that makes one.
+Limit = RateLike | Iterable[RateLike] | SupportsAcquire | Callable[[str], SupportsAcquire]
+
+
+class Routes:
+    """Finds, for each request, the origin it goes to."""
+
+    def __init__(
+        self,
+        rate: Limit | None = None,
+        *,
+        burst: float | None = None,
+        limits: Mapping[str, Limit] | None = None,
+        key: Callable[[URL, str], Hashable] | None = None,
+        total: Limit | None = None,
+        concurrency: int | None = None,
+        settle: float | None = None,
+    ) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._key = key
+        self._concurrency = (
+            None if concurrency is None else checks.whole("concurrency", concurrency, least=1)
+        )
+        self._settle = (
+            None if settle is None else checks.non_negative("settle", settle, infinite=True)
+        )
+        self._origins: OrderedDict[tuple[Hashable, str | None], Origin] = OrderedDict()
+        if rate is not None:
+            _check("rate", rate)
+        if total is not None:
+            _check("total", total)
+        self._total = None if total is None else _limiter(total, None, "total")
+        self._limits: dict[str, list[tuple[int | None, str, str, Limit]]] = {}
+        self._shared: dict[str, SupportsAcquire] = {}
+        for place, limit in (limits or {}).items():
+            host, port, prefix = _place(place)
+            _check(f"limits[{place!r}]", limit)
+            self._limits.setdefault(host, []).append((port, prefix, place, limit))
+        for entries in self._limits.values():
+            entries.sort(key=lambda entry: (len(entry[1]), entry[0] is not None), reverse=True)
+
+    def origin(self, url: URL, method: str) -> Origin:
+        """The origin that a request goes to; made at the first one."""
+        place, limit = self._entry(url)
+        slot = (self._key_of(url, method), place)
+        origin = self._origins.get(slot)
+        if origin is None:
+            self._forget_idle()
+            origin = self._origins[slot] = self._new(slot[0], place, limit)
+        return origin
+
+    def siblings(self, url: URL, method: str) -> list[Origin]:
+        """All that are kept for the same server: a pause it asks for is a pause of them all."""
+        key = self._key_of(url, method)
+        places = {None, *(entry[2] for entry in self._limits.get(_host(url), ()))}
+        found = (self._origins.get((key, place)) for place in places)
+        return [origin for origin in found if origin is not None]
+
+    def __len__(self) -> int:
+        return len(self._origins)
+
+    def __iter__(self) -> Iterator[Origin]:
+        return iter(list(self._origins.values()))
+
+    def _key_of(self, url: URL, method: str) -> Hashable:
+        if self._key is not None:
+            return self._key(url, method)
+        return (url.scheme, _host(url), url.port)
+
+    def _entry(self, url: URL) -> tuple[str | None, Limit | None]:
+        if self._limits:
+            path = url.path
+            for port, prefix, place, limit in self._limits.get(_host(url), ()):
+                if port in (None, url.port) and _is_below(path, prefix):
+                    return place, limit
+        return None, self._rate
+
+    def _new(self, key: Hashable, place: str | None, limit: Limit | None) -> Origin:
+        name = _name(key)
+        if place is None:
+            limiter = _limiter(inf if limit is None else limit, self._burst, name)
+        else:
+            if place not in self._shared:
+                self._shared[place] = _limiter(inf if limit is None else limit, None, name)
+            limiter = self._shared[place]
+        return Origin(
+            name,
+            limiter,
+            total=self._total,
+            concurrency=self._concurrency,
+            settle=self._settle,
+        )
+
+    def _forget_idle(self) -> None:
+        """Look at the two oldest: at each new one, that keeps their number near those in use."""
+        now = clock.now()
+        for slot in list(islice(self._origins, 2)):
+            if self._origins[slot].is_idle(now):
+                del self._origins[slot]
+            else:
+                self._origins.move_to_end(slot)
+
+
+def _check(name: str, limit: Limit) -> None:
+    """Refuse at once what cannot be a limit; a function is called only when an origin needs it."""
+    if isinstance(limit, SupportsAcquire) or callable(limit):
+        return
+    if isinstance(limit, (str, Rate)) or not isinstance(limit, Iterable):
+        Rate.parse(limit, name=name)
+    else:
+        for one in limit:
+            Rate.parse(one, name=name)
+
+
+def _limiter(limit: Limit, burst: float | None, origin: str) -> SupportsAcquire:
+    if isinstance(limit, SupportsAcquire):
+        return limit
+    if callable(limit):
+        made = limit(origin)
+        if not isinstance(made, SupportsAcquire):
+            raise TypeError(f"the factory must make a limiter for {origin}, but made {made!r}")
+        return made
+    return limiter_for(limit, burst)
+
+
+def _place(place: str) -> tuple[str, int | None, str]:
+    """Host, port or None, and path prefix of a key of `limits`."""
+    if not isinstance(place, str) or not place:
+        raise TypeError(f"limits must be keyed by host or host/path, not {place!r}")
+    try:
+        url = URL(place if "://" in place else f"//{place}")
+        host, port = (url.host or "").lower(), url.explicit_port
+        if port is None and url.absolute and "://" in place:
+            port = url.port
+    except ValueError:
+        host, port = "", None
+    if not host:
+        raise ValueError(f"limits: {place!r} names no host")
+    return host, port, url.path.rstrip("/")
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    return path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/")
+
+
+def _host(url: URL) -> str:
+    return (url.host or "").lower().rstrip(".")
+
+
+def _name(key: Hashable) -> str:
+    if isinstance(key, tuple) and len(key) == 3 and isinstance(key[0], str):
+        scheme, host, port = key
+        default = {"http": 80, "https": 443, "ws": 80, "wss": 443}.get(scheme)
+        host = f"[{host}]" if ":" in str(host) else host
+        return f"{scheme}://{host}" + ("" if port in (None, default) else f":{port}")
+    return str(key)
