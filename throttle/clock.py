@@ -1,20 +1,39 @@
-"""What time it is, and how exactly a float can tell.
+"""What time it is, how a thread lets it pass, and how exactly a float can tell.
 
-Every limiter without a `clock=` of its own asks `now` here, at each call, so that one assignment
-(`throttle.testing` makes it) moves a whole program to virtual time. Instants are seconds of a
+Every limiter without a `clock=` of its own asks `now` here, at each call, and every thread that has
+to wait sleeps on a `gate` made here, so that two assignments (`throttle.testing` makes them) move a
+whole program to virtual time. Instants are seconds of a
 clock that only goes forward; their zero means nothing.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from math import inf, ulp
+from typing import Protocol
 
-__all__ = ["now", "tolerance"]
+__all__ = ["Gate", "gate", "now", "tolerance"]
 
-#: The hook. Looked up per call, never copied.
+
+class Gate(Protocol):
+    """What a thread sleeps on: a semaphore that starts at 0."""
+
+    def acquire(self, *, timeout: float) -> bool:
+        """Sleep until released, or for `timeout` seconds of `now`; whether it was released."""
+
+    def release(self) -> None:
+        """Let one sleep end, or the next not begin."""
+
+
+def _gate() -> Gate:
+    return threading.Semaphore(0)
+
+
+#: The hooks. Looked up per call, never copied.
 now: Callable[[], float] = time.monotonic
+gate: Callable[[], Gate] = _gate
 
 _HALF_NANOSECOND = 0.5e-9
 #: Below it two ulp are less than half a nanosecond.
