@@ -1,0 +1,205 @@
+"""How many calls may be in flight at once.
+
+A rate says how often a call may start, a concurrency how many may run at a time. Slots are lent,
+not spent, so nobody can tell when the next one comes back; apart from that it is the same line as
+for a rate: first come, first served, cancellation leaves no trace. So a private limiter, `_Slots`,
+holds the count and stands in the line, and this module adds who holds what.
+
+State: how many slots are taken, and by whom. Invariant: a slot is taken exactly as long as its
+holder is between `acquire` and `release`; `taken` is more than `n` only after `n` was lowered.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from math import inf
+from types import TracebackType
+from typing import Any, Self, final
+
+from throttle import checks
+from throttle.limiter import Limiter, Stats
+from throttle.lines import generation
+from throttle.lock import LOCK
+
+__all__ = ["Concurrency", "holder"]
+
+
+def holder() -> object:
+    """Who is running: a task, or else a thread. What `Concurrency.release` means by `of`."""
+    trio, asyncio = sys.modules.get("trio"), sys.modules.get("asyncio")
+    if trio is not None and trio.lowlevel.in_trio_task():
+        return trio.lowlevel.current_task()
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            return task
+    return threading.current_thread()
+
+
+@final
+class _Slots(Limiter):
+    """`n` permits that come back when they are given back."""
+
+    __slots__ = ("n", "taken")
+
+    _foreseen = False
+
+    def __init__(self, n: int, **common: Any) -> None:
+        super().__init__(**common)
+        self.n = n
+        self.taken: float = 0
+
+    def _ready_at(self, now: float, cost: float) -> float:
+        return now if self.taken + cost <= self.n else inf
+
+    def _take(self, at: float, cost: float) -> None:
+        self.taken += cost
+
+    def _refund(self, now: float, cost: float, at: float | None = None) -> None:
+        self.taken -= cost
+
+    def _retune(self, now: float, **parameters: int) -> None:
+        self.n = parameters["n"]
+
+
+@final
+class Concurrency:
+    """At most `n` calls in flight; the others wait in line.
+
+    >>> two = Concurrency(2)
+    >>> with two:
+    ...     two.taken, two.available
+    (1, 1)
+
+    asyncio, trio and threads, all at the same time; bound to no event loop. `max_waiting` bounds
+    the line (QueueFull). A task (or thread) that holds every slot and asks for one more would wait
+    for itself: that is a RuntimeError.
+    """
+
+    __slots__ = ("_born", "_holders", "_slots")
+
+    def __init__(self, n: int, *, max_waiting: int | None = None) -> None:
+        self._slots = _Slots(checks.whole("n", n, least=1), max_waiting=max_waiting)
+        self._holders: dict[object, int] = {}
+        self._born = generation()
+
+    @property
+    def n(self) -> int:
+        """How many may be in flight. Raising it lets waiters in; lowering it throws nobody out."""
+        return self._slots.n
+
+    @n.setter
+    def n(self, n: int) -> None:
+        self._slots._change(n=checks.whole("n", n, least=1))
+
+    @property
+    def taken(self) -> int:
+        """Slots in use now. More than `n` for a while after `n` was lowered."""
+        return int(self._slots.taken)
+
+    @property
+    def available(self) -> int:
+        """Slots that could be taken now: 0 while anybody stands in line."""
+        return int(self._slots.available())
+
+    def stats(self) -> Stats:
+        """A snapshot of what was granted, denied and waited (seconds)."""
+        return self._slots.stats()
+
+    def allow(self) -> bool:
+        """Take a slot if one is free and nobody waits; never waits. `release` it afterwards."""
+        self._before(0)
+        if not self._slots.allow():
+            return False
+        self._note()
+        return True
+
+    async def acquire(self, *, timeout: float | None = None) -> float:
+        """Wait in line for a slot; answers the seconds waited. asyncio and trio.
+
+        `timeout` is in seconds: None waits for ever, 0 tries. Nobody knows beforehand when a slot
+        comes back, so WaitTimeout is raised when the time is over (its `delay` is inf). A failed
+        or cancelled acquire leaves no trace. RuntimeError if the caller holds every slot and does
+        not just try.
+        """
+        self._before(timeout)
+        waited = await self._slots.acquire(timeout=timeout)
+        self._note()
+        return waited
+
+    def acquire_sync(self, *, timeout: float | None = None) -> float:
+        """`acquire` for a thread. Having to wait inside a running event loop is a RuntimeError."""
+        self._before(timeout)
+        waited = self._slots.acquire_sync(timeout=timeout)
+        self._note()
+        return waited
+
+    def release(self, of: object = None) -> None:
+        """Give a slot back; the next in line gets it. RuntimeError if none is taken.
+
+        `of` – whose slot, as told by `holder()` in the task or thread that took it. Left out, it
+        is the caller's own, or, if the caller has none, that of whoever took one first.
+        """
+        with LOCK:
+            if not self._holders:
+                raise RuntimeError("release() of a slot that nobody holds")
+            owner = holder() if of is None else of
+            if owner not in self._holders:
+                if of is not None:
+                    raise RuntimeError(f"release() of a slot that {of!r} does not hold")
+                owner = next(iter(self._holders))
+            if self._holders[owner] == 1:
+                del self._holders[owner]
+            else:
+                self._holders[owner] -= 1
+            self._slots.refund(1)
+
+    def _before(self, timeout: float | None) -> None:
+        """Before taking: what a fork left behind, and who would wait for himself."""
+        if self._born != generation():
+            self._forget_the_others()
+        if self._holders and timeout != 0 and self._holders.get(holder(), 0) >= self._slots.n:
+            raise RuntimeError(
+                f"the caller holds all {self._slots.n} slots itself, and would wait for itself"
+            )
+
+    def _note(self) -> None:
+        owner = holder()
+        with LOCK:
+            self._holders[owner] = self._holders.get(owner, 0) + 1
+
+    def _forget_the_others(self) -> None:
+        """In a forked child only the thread that forked goes on; it has become the main thread."""
+        with LOCK:
+            here = threading.main_thread()
+            self._holders = {who: count for who, count in self._holders.items() if who is here}
+            self._slots.taken = sum(self._holders.values())
+            self._born = generation()
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __enter__(self) -> Self:
+        self.acquire_sync()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"Concurrency({self._slots.n}, taken={self.taken})"
