@@ -68,6 +68,8 @@ class Limiter:
 
     #: Seconds by which a late timer may still be charged as if it had been on time. Buckets only.
     _slack: float = 0.0
+    #: Whether `_ready_at` can tell. False where permits are lent: inf is then "nobody knows when".
+    _foreseen: bool = True
 
     def __init__(
         self,
@@ -307,9 +309,9 @@ class Limiter:
         try:
             await waiter
         except BaseException:
-            waiting.leave(waiter)
+            waiting.abandon(waiter)
             raise
-        return self._now() - waiter.arrived
+        return float(self._now() - waiter.arrived)
 
     def acquire_sync(self, cost: float = 1, *, timeout: float | None = None) -> float:
         """`acquire` for a thread: blocks it until its turn; answers the seconds waited.
@@ -332,9 +334,9 @@ class Limiter:
         try:
             waiter.block()
         except BaseException:
-            waiting.leave(waiter)
+            waiting.abandon(waiter)
             raise
-        return self._now() - waiter.arrived
+        return float(self._now() - waiter.arrived)
 
     def ready_at(self, now: float | None = None, cost: float = 1) -> float:
         """The instant at which `cost` fits for a newcomer at the end of the line; inf: never."""
@@ -372,7 +374,7 @@ class Limiter:
             return
         with LOCK:
             self._refund(self._settle(self._given(now)), cost)
-            waiting.changed(self)
+            waiting.changed(self, eased=True)
 
     def pause(self, seconds: float, now: float | None = None) -> None:
         """Let nobody in for `seconds` (inf: until `resume`). The latest deadline of all wins."""
@@ -389,7 +391,7 @@ class Limiter:
         with LOCK:
             if self._side is not None:
                 self._side.paused_until = -inf
-                waiting.changed(self)
+                waiting.changed(self, eased=True)
 
     def stats(self) -> Stats:
         """A snapshot of what was granted, denied and waited."""
@@ -407,7 +409,7 @@ class Limiter:
             paused = -inf
             if self._side is not None:
                 paused = self._side.paused_until
-                if any(line.counts() for line in self._side.lines.values()):
+                if self._side.is_wanted():
                     return inf
             fresh = max(paused, self._fresh_at())
             return now if fresh <= now + clock.tolerance(now) else fresh
@@ -450,7 +452,7 @@ class Limiter:
         """Set checked parameters while running; waiters are timed anew."""
         with LOCK:
             self._retune(self._settle(self._now()), **parameters)
-            waiting.changed(self)
+            waiting.retuned(self)
 
     # ---------------------------------------------------------------- the shorter forms
 

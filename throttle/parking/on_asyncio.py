@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 from typing import Any
 
-from throttle.parking import LONGEST_SLEEP
-from throttle.waiting import Ticket, expire
+from throttle.parking import LONGEST_SLEEP, Ticket
 
 __all__ = ["AsyncioPlace", "AsyncioWaiter", "place"]
 
@@ -22,23 +23,22 @@ class AsyncioWaiter(asyncio.Future[tuple[float, ...]], Ticket):
     __slots__ = Ticket.FIELDS
 
     @property
-    def at(self) -> tuple[float, ...] | None:
-        """The instants it was charged at, one for each limiter; None until it is granted."""
-        return (
-            self.result() if self.done() and not self.cancelled() and not self.exception() else None
-        )
+    def grant(self) -> tuple[float, ...] | None:
+        """See `Ticket`."""
+        return None if not self.done() or self.cancelled() or self.exception() else self.result()
 
-    def wake(self, at: tuple[float, ...]) -> None:
-        self.set_result(at)
+    def wake(self, grant: tuple[float, ...]) -> None:
+        self.set_result(grant)
 
     def fail(self, error: BaseException) -> None:
         self.set_exception(error)
         self.exception()  # seen: a caller cancelled in this very turn would leave it unread
 
-    @property
-    def gone(self) -> bool:
-        """Granted, failed, or cancelled (even if its task has not run yet to say so)."""
-        return self.done()
+    def cancel(self, msg: Any = None) -> bool:
+        if not super().cancel(msg):
+            return False
+        self.withdraw()
+        return True
 
 
 class AsyncioPlace:
@@ -61,26 +61,24 @@ class AsyncioPlace:
     def waiter(self) -> AsyncioWaiter:
         return AsyncioWaiter(loop=self.key)
 
-    def time(self, line: Any, delay: float) -> None:
+    def time(self, line: Any, delay: float, call: Callable[[Any], None]) -> None:
         self.stop(line)
-        if delay <= LONGEST_SLEEP:
-            line.timer = self.key.call_at(self.key.time() + delay, line.due_now)
-        elif delay < float("inf"):
-            line.timer = self.key.call_later(LONGEST_SLEEP, line.due_now)
+        if delay < inf:
+            line.timer = self.key.call_later(min(delay, LONGEST_SLEEP), call, line)
 
     def stop(self, line: Any) -> None:
         if line.timer is not None:
             line.timer.cancel()
             line.timer = None
 
-    def guard(self, waiter: AsyncioWaiter, delay: float) -> asyncio.TimerHandle:
-        return self.key.call_later(min(delay, LONGEST_SLEEP), expire, waiter)
+    def guard(
+        self, waiter: AsyncioWaiter, delay: float, call: Callable[[Any], None]
+    ) -> asyncio.TimerHandle:
+        return self.key.call_later(min(delay, LONGEST_SLEEP), call, waiter)
 
-    def poke(self, call: Callable[[], None]) -> None:
-        try:
-            self.key.call_soon_threadsafe(call)
-        except RuntimeError:  # closed meanwhile: nobody is left to be woken
-            pass
+    def poke(self, call: Callable[[Any], None], argument: Any) -> None:
+        with suppress(RuntimeError):  # closed meanwhile: nobody is left to be woken
+            self.key.call_soon_threadsafe(call, argument)
 
 
 def place() -> AsyncioPlace:

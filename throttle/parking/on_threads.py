@@ -6,14 +6,12 @@ lets in whoever's turn has come, itself first; the others sleep until they are w
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
-from throttle.parking import LONGEST_SLEEP
-from throttle.waiting import Ticket, expire
+from throttle import clock
+from throttle.parking import LONGEST_SLEEP, Ticket
 
 __all__ = ["PLACE", "ThreadPlace", "ThreadWaiter"]
 
@@ -21,23 +19,20 @@ __all__ = ["PLACE", "ThreadPlace", "ThreadWaiter"]
 class ThreadWaiter(Ticket):
     """A thread that stands in line."""
 
-    __slots__ = (*Ticket.FIELDS, "at", "error", "gate", "limit", "nap", "timed")
+    __slots__ = (*Ticket.FIELDS, "grant", "error", "gate", "limit", "nap", "over", "timed", "wakes")
 
     def __init__(self) -> None:
-        self.at: tuple[float, ...] | None = None
+        self.grant: tuple[float, ...] | None = None
         self.error: BaseException | None = None
-        self.gate = threading.Semaphore(0)
-        self.limit = inf
-        self.nap = inf
+        self.gate = clock.gate()
+        self.nap = inf  # the thread's time at which it has to look after `timed`, by `wakes`
         self.timed: Any = None
+        self.wakes: Callable[[Any], None] | None = None
+        self.limit = inf  # the thread's time at which its own timeout is over, and `over` is called
+        self.over: Callable[[Any], None] | None = None
 
-    @property
-    def gone(self) -> bool:
-        """Granted, failed or left."""
-        return self.at is not None or self.error is not None or self.order < 0
-
-    def wake(self, at: tuple[float, ...]) -> None:
-        self.at = at
+    def wake(self, grant: tuple[float, ...]) -> None:
+        self.grant = grant
         self.gate.release()
 
     def fail(self, error: BaseException) -> None:
@@ -49,18 +44,20 @@ class ThreadWaiter(Ticket):
 
     def block(self) -> None:
         """Sleep until granted; raises what the waiter was failed with."""
-        while self.at is None and self.error is None:
-            wait = min(self.nap, self.limit) - time.monotonic()
+        while self.grant is None and self.error is None:
+            wait = min(self.nap, self.limit) - clock.now()
             if wait > 0:
-                self.gate.acquire(timeout=min(wait, LONGEST_SLEEP))
-            now = time.monotonic()
-            line = self.timed
-            if line is not None and self.nap <= now:
+                self.gate.acquire(timeout=wait if wait < inf else None)
+            now = clock.now()
+            if self.nap <= now:
                 self.nap = inf
-                line.due_now()
+                line, wakes = self.timed, self.wakes
+                if line is not None and wakes is not None:
+                    wakes(line)
             if self.limit <= now:
                 self.limit = inf
-                expire(self)
+                if self.over is not None:
+                    self.over(self)
         if self.error is not None:
             raise self.error
 
@@ -82,12 +79,12 @@ class ThreadPlace:
     def waiter(self) -> ThreadWaiter:
         return ThreadWaiter()
 
-    def time(self, line: Any, delay: float) -> None:
+    def time(self, line: Any, delay: float, call: Callable[[Any], None]) -> None:
         self.stop(line)
         head = line.head()
         if delay < inf and head is not None:
-            line.timer, head.timed = head, line
-            head.nap = time.monotonic() + min(delay, LONGEST_SLEEP)
+            line.timer, head.timed, head.wakes = head, line, call
+            head.nap = clock.now() + min(delay, LONGEST_SLEEP)
             head.gate.release()  # it may be asleep, for longer
 
     def stop(self, line: Any) -> None:
@@ -97,12 +94,15 @@ class ThreadPlace:
             if sleeper.timed is line:
                 sleeper.timed, sleeper.nap = None, inf
 
-    def guard(self, waiter: ThreadWaiter, delay: float) -> ThreadWaiter:
-        waiter.limit = time.monotonic() + delay
+    def guard(
+        self, waiter: ThreadWaiter, delay: float, call: Callable[[Any], None]
+    ) -> ThreadWaiter:
+        waiter.limit, waiter.over = clock.now() + min(delay, LONGEST_SLEEP), call
+        waiter.gate.release()  # it may be asleep, for longer
         return waiter
 
-    def poke(self, call: Callable[[], None]) -> None:
-        call()
+    def poke(self, call: Callable[[Any], None], argument: Any) -> None:
+        call(argument)
 
 
 PLACE = ThreadPlace()

@@ -7,13 +7,13 @@ then lets in whoever's turn has come, itself first.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from math import inf
 from typing import Any
 
 import trio
 
-from throttle.parking import LONGEST_SLEEP
-from throttle.waiting import Ticket, expire
+from throttle.parking import LONGEST_SLEEP, Ticket
 
 __all__ = ["TrioPlace", "TrioWaiter", "place"]
 
@@ -23,25 +23,25 @@ _clock = trio.current_time
 class TrioWaiter(Ticket):
     """A task that stands in line."""
 
-    __slots__ = (*Ticket.FIELDS, "at", "error", "limit", "nap", "parked", "scope", "task", "timed")
+    __slots__ = (
+        *Ticket.FIELDS,
+        "error", "grant", "limit", "nap", "over", "parked", "scope", "task", "timed", "wakes",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.at: tuple[float, ...] | None = None
+        self.grant: tuple[float, ...] | None = None
         self.error: BaseException | None = None
-        self.limit = inf  # trio's time at which its own timeout is over
-        self.nap = inf  # trio's time at which it has to look after its line
-        self.timed: Any = None  # the line it looks after
+        self.nap = inf  # trio's time at which it has to look after `timed`, by `wakes`
+        self.timed: Any = None
+        self.wakes: Callable[[Any], None] | None = None
+        self.limit = inf  # trio's time at which its own timeout is over, and `over` is called
+        self.over: Callable[[Any], None] | None = None
         self.scope: trio.CancelScope | None = None
         self.task: Any = None
         self.parked = False
 
-    @property
-    def gone(self) -> bool:
-        """Granted or failed; who was cancelled leaves before anybody else can look."""
-        return self.at is not None or self.error is not None or self.order < 0
-
-    def wake(self, at: tuple[float, ...]) -> None:
-        self.at = at
+    def wake(self, grant: tuple[float, ...]) -> None:
+        self.grant = grant
         self._rouse()
 
     def fail(self, error: BaseException) -> None:
@@ -50,10 +50,10 @@ class TrioWaiter(Ticket):
 
     def cancel(self) -> None:
         self.limit = inf
+        self.retime()
 
-    def sleep_until(self, instant: float) -> None:
-        """Wake at this instant of trio's time (a running nap is cut short or made longer)."""
-        self.nap = instant
+    def retime(self) -> None:
+        """A nap that runs is cut short or made longer."""
         if self.scope is not None:
             self.scope.deadline = min(self.nap, self.limit)
 
@@ -67,23 +67,28 @@ class TrioWaiter(Ticket):
 
     async def _stand(self) -> None:
         self.task = trio.lowlevel.current_task()
-        while self.at is None and self.error is None:
+        while self.grant is None and self.error is None:
             with trio.CancelScope(deadline=min(self.nap, self.limit)) as self.scope:
                 self.parked = True
                 await trio.lowlevel.wait_task_rescheduled(self._abort)
             self.scope = None
             now = _clock()
-            if self.timed is not None and self.nap <= now:
+            if self.nap <= now:
                 self.nap = inf
-                self.timed.due_now()
+                line, wakes = self.timed, self.wakes
+                if line is not None and wakes is not None:
+                    wakes(line)
             if self.limit <= now:
                 self.limit = inf
-                expire(self)
+                if self.over is not None:
+                    self.over(self)
         if self.error is not None:
             raise self.error
 
     def _abort(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
         self.parked = False
+        if self.scope is not None and self.scope.deadline > _clock():
+            self.withdraw()  # not the end of a nap
         return trio.lowlevel.Abort.SUCCEEDED
 
 
@@ -99,6 +104,8 @@ class TrioPlace:
         return not self.over()
 
     def over(self) -> bool:
+        if self.here():
+            return False
         try:
             self.key.run_sync_soon(_nothing, idempotent=True)
         except trio.RunFinishedError:
@@ -111,32 +118,30 @@ class TrioPlace:
     def waiter(self) -> TrioWaiter:
         return TrioWaiter()
 
-    def time(self, line: Any, delay: float) -> None:
+    def time(self, line: Any, delay: float, call: Callable[[Any], None]) -> None:
         self.stop(line)
         head = line.head()
         if delay < inf and head is not None:
-            head.timed = line.timer = line
-            line.timer = head
-            head.timed = line
-            head.sleep_until(_clock() + min(delay, LONGEST_SLEEP))
+            line.timer, head.timed, head.wakes = head, line, call
+            head.nap = _clock() + min(delay, LONGEST_SLEEP)
+            head.retime()
 
     def stop(self, line: Any) -> None:
         sleeper = line.timer
         if sleeper is not None:
             line.timer = None
             if sleeper.timed is line:
-                sleeper.timed = None
-                sleeper.sleep_until(inf)
+                sleeper.timed, sleeper.nap = None, inf
+                sleeper.retime()
 
-    def guard(self, waiter: TrioWaiter, delay: float) -> TrioWaiter:
-        waiter.limit = _clock() + delay
+    def guard(self, waiter: TrioWaiter, delay: float, call: Callable[[Any], None]) -> TrioWaiter:
+        waiter.limit, waiter.over = _clock() + min(delay, LONGEST_SLEEP), call
+        waiter.retime()
         return waiter
 
-    def poke(self, call: Callable[[], None]) -> None:
-        try:
-            self.key.run_sync_soon(call)
-        except trio.RunFinishedError:  # over meanwhile: nobody is left to be woken
-            pass
+    def poke(self, call: Callable[[Any], None], argument: Any) -> None:
+        with suppress(trio.RunFinishedError):  # over meanwhile: nobody is left to be woken
+            self.key.run_sync_soon(call, argument)
 
 
 def _nothing() -> None:
