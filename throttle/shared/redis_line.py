@@ -1,0 +1,426 @@
+"""The callers of one event loop who share a limit on a server: who asks when, and who goes when.
+
+Asking. While a script call is under way, newcomers gather; the next call asks for all of them at
+once (one flight at a time; the first leaves at once). A task of the line owns the flight, so a
+cancelled caller breaks no connection.
+
+Going. The server reserves: it answers with the instant of each grant. A grant is a slot, and a slot
+has no name on it: when its instant comes, the first who waits for that cost goes. So a caller who
+leaves moves everybody behind him up, and what is left over is the last slot; it goes to a newcomer,
+or back to the server while it is still the last one reserved there, or lapses.
+
+State: `_queue` (not asked for yet), `_lanes` (by cost: who waits, and the slots), `_slots` (a heap of
+all slots to come). Invariants: a slot serves at most one caller; a lane never holds more slots than
+callers; nobody goes before a slot's instant, nor on word from the server older than a second (a
+pause may have been called meanwhile).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
+from itertools import groupby
+from math import inf
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from throttle.errors import WaitTimeout
+from throttle.shared.redis_scripts import number
+
+__all__ = ["Line", "Unreachable"]
+
+#: Callers in one script call, so that it stays short.
+_FLIGHT = 1000
+#: Seconds for which word from the server is good enough to go.
+_FRESH = 1.0
+#: Seconds; a longer timer is set in slices.
+_LONGEST_SLEEP = 86400.0
+
+
+class Unreachable(Exception):
+    """The server could not be asked. `__cause__` is redis-py's error."""
+
+
+class _Caller:
+    """Somebody who asks: one who `waits`, or one who takes no for an answer."""
+
+    __slots__ = ("cost", "deadline", "future", "lane", "timeout", "waits")
+
+    def __init__(
+        self,
+        future: asyncio.Future[Any],
+        cost: float,
+        *,
+        waits: bool,
+        timeout: float | None = None,
+        deadline: float = inf,
+    ) -> None:
+        self.future = future
+        self.cost = cost
+        self.waits = waits
+        self.timeout = timeout
+        self.deadline = deadline  # the loop's time
+        self.lane: _Lane | None = None
+
+    def asks(self, now: float) -> tuple[bool, float, float]:
+        """What it asks the server for: callers who ask the same, one after another, are a run."""
+        return self.waits, self.cost, max(0.0, self.deadline - now)
+
+
+class _Slot:
+    """A grant: at `due` somebody may go. Spare: nobody waits for it. Void: it is not ours any more."""
+
+    __slots__ = ("before", "cost", "due", "moved", "number", "serial", "spare", "void")
+
+    def __init__(
+        self, due: float, serial: int, cost: float, number: int, before: float, moved: float
+    ) -> None:
+        self.due = due  # the loop's time
+        self.serial = serial
+        self.cost = cost
+        self.number = number  # its place among the grants of its script call
+        self.before = before  # the end of the line before it, and what `moved` was then
+        self.moved = moved
+        self.spare = self.void = False
+
+    def __lt__(self, other: _Slot) -> bool:
+        return (self.due, self.serial) < (other.due, other.serial)
+
+
+class _Lane:
+    """The callers who wait for one cost, and the slots they will take, both in order."""
+
+    __slots__ = ("live", "slots", "spares", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: deque[_Caller] = deque()
+        self.live = 0  # of the waiters: who left is dropped when his turn comes
+        self.slots: deque[_Slot] = deque()
+        self.spares: deque[_Slot] = deque()
+
+    def enter(self, caller: _Caller) -> None:
+        self.waiters.append(caller)
+        caller.lane = self
+        self.live += 1
+
+    def leave(self, caller: _Caller) -> None:
+        caller.lane = None
+        self.live -= 1
+        if len(self.waiters) > 2 * self.live + 16:
+            self.waiters = deque(c for c in self.waiters if c.lane is self)
+
+    def next(self) -> _Caller:
+        while True:
+            caller = self.waiters.popleft()
+            if caller.lane is self and not caller.future.done():
+                self.leave(caller)
+                return caller
+
+    def is_over(self) -> bool:
+        return not (self.live or self.slots or self.spares)
+
+
+Run = Callable[..., Awaitable[tuple[list[float], str]]]
+
+
+class Line:
+    """The line of one limiter in one loop. `run(verb, *args)` calls its script."""
+
+    def __init__(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
+        self._run = run
+        self._loop = loop
+        self._queue: deque[_Caller] = deque()
+        self._lanes: dict[float, _Lane] = {}
+        self._slots: list[_Slot] = []
+        self._flight: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._serial = 0
+        self._looking = False
+        # What the server said last, and when: its own time, the state it spoke of, and the moves.
+        self._heard = -inf
+        self._trip = 0.0
+        self._own = self._born = self._moved = 0.0
+        # The last script call of ours that granted: its number, grants still standing, our slots.
+        self._seq = self._standing = 0
+        self._latest: list[_Slot] = []
+
+    # ---------------------------------------------------------------- asking
+
+    async def allow(self, cost: float) -> bool:
+        """Whether `cost` was free and is taken. Raises Unreachable."""
+        caller = _Caller(self._loop.create_future(), cost, waits=False)
+        self._queue.append(caller)
+        self._depart()
+        return bool(await caller.future)
+
+    async def acquire(self, cost: float, timeout: float | None) -> None:
+        """Wait for a slot. Raises WaitTimeout (delay inf: it never fits), Unreachable."""
+        deadline = inf if timeout is None else self._loop.time() + timeout
+        caller = _Caller(
+            self._loop.create_future(), cost, waits=True, timeout=timeout, deadline=deadline
+        )
+        self._queue.append(caller)
+        self._depart()
+        try:
+            await caller.future
+        except asyncio.CancelledError:
+            self._leave(caller)
+            raise
+
+    @property
+    def waiting(self) -> int:
+        """Callers who wait, for an answer or for their instant."""
+        queued = sum(caller.waits and not caller.future.done() for caller in self._queue)
+        return queued + sum(lane.live for lane in self._lanes.values())
+
+    def _depart(self) -> None:
+        if self._flight is None:
+            self._flight = self._loop.create_task(self._fly())
+
+    async def _fly(self) -> None:
+        batch: list[_Caller] = []
+        try:
+            while True:
+                batch, back = self._board(), self._going_back()
+                if not (batch or back or self._looking):
+                    return
+                sent = self._loop.time()
+                runs = [
+                    (*asks, list(callers))
+                    for asks, callers in groupby(batch, key=lambda caller: caller.asks(sent))
+                ]
+                try:
+                    said, answer = await self._run("go", *self._words(sent, back, runs))
+                except (RedisError, OSError) as error:
+                    self._lost(batch, error)
+                else:
+                    self._trip = self._loop.time() - sent
+                    self.heed(said)
+                    self._land(said, answer, runs)
+                self._looking = False
+                self._go()
+        except BaseException as error:
+            for caller in (*batch, *self._queue):
+                if not caller.future.done():
+                    if isinstance(error, Exception):
+                        caller.future.set_exception(error)
+                    else:
+                        caller.future.cancel()
+            raise
+        finally:
+            self._flight = None
+
+    def _board(self) -> list[_Caller]:
+        """Who flies now: those in the queue whom no spare slot serves."""
+        batch: list[_Caller] = []
+        now = self._loop.time()
+        while self._queue and len(batch) < _FLIGHT:
+            caller = self._queue.popleft()
+            if not caller.future.done() and not (caller.waits and self._reuse(caller, now)):
+                batch.append(caller)
+        return batch
+
+    def _words(
+        self, now: float, back: list[_Slot], runs: list[tuple[bool, float, float, list[_Caller]]]
+    ) -> list[str]:
+        """The arguments of a flight, in the order in which `limiter.lua` reads them."""
+        ahead, held = 0.0, 0.0
+        for lane in self._lanes.values():
+            if lane.slots:
+                ahead = max(ahead, lane.slots[-1].due - now)
+                held += lane.slots[-1].cost * len(lane.slots)
+        words = [number(ahead), number(held), number(self._born), number(self._moved)]
+        end = back[-1].before + self._moved - back[-1].moved if back else 0
+        standing = self._standing + len(back)
+        words += [str(len(back)), str(self._seq), str(standing), number(end)]
+        words += [number(slot.cost) for slot in back]
+        for waits, cost, longest, callers in runs:
+            words += ["w" if waits else "a", number(cost), number(longest), str(len(callers))]
+        return words
+
+    def _land(
+        self,
+        said: list[float],
+        answer: str,
+        runs: list[tuple[bool, float, float, list[_Caller]]],
+    ) -> None:
+        """Hand out what the server answered, a part of the answer for each run."""
+        own, _, _, moved, seq, _, end = said
+        now = self._loop.time()
+        latest: list[_Slot] = []
+        granted = 0
+        for (waits, cost, _, callers), part in zip(runs, answer.split(";"), strict=False):
+            if not waits:
+                let = int(part)
+                granted += let
+                for i, caller in enumerate(callers):
+                    if not caller.future.done():
+                        caller.future.set_result(i < let)
+                continue
+            lane = self._lanes.setdefault(cost, _Lane())
+            instants = part.split(" ")
+            refused = float(instants.pop()[1:]) - own if instants[-1][0] == "!" else None
+            for i, caller in enumerate(callers):
+                if i < len(instants):
+                    at = float(instants[i])
+                    granted += 1
+                    self._serial += 1
+                    due = now + max(0.0, at - own)
+                    slot = _Slot(due, self._serial, cost, granted, end, moved)
+                    end = at
+                    latest.append(slot)
+                    if at <= own and not lane.live and not caller.future.done():
+                        caller.future.set_result(slot)
+                        continue
+                    lane.slots.append(slot)
+                    heappush(self._slots, slot)
+                    if not caller.future.done():
+                        lane.enter(caller)
+                elif refused is not None and not caller.future.done():
+                    caller.future.set_exception(WaitTimeout(refused, caller.timeout or 0.0))
+            self._spare(lane)
+            if lane.is_over():
+                del self._lanes[cost]
+        if granted:
+            self._seq, self._standing, self._latest = int(seq), granted, latest
+
+    def _lost(self, batch: list[_Caller], error: Exception) -> None:
+        """Nobody answers: tell all who ask, those also who came meanwhile, so that none hangs."""
+        for caller in (*batch, *self._queue):
+            if not caller.future.done():
+                unreachable = Unreachable()
+                unreachable.__cause__ = error
+                caller.future.set_exception(unreachable)
+        self._queue.clear()
+        self._latest = []
+        self._heard = self._loop.time()  # who holds a slot goes: there is nobody to ask
+
+    # ---------------------------------------------------------------- slots left over
+
+    def _leave(self, caller: _Caller) -> None:
+        """A cancelled caller: its slot, if it had one, is the next one's."""
+        future = caller.future
+        if caller.lane is not None:
+            lane = caller.lane
+            lane.leave(caller)
+            self._spare(lane)
+        elif future.done() and not future.cancelled() and future.exception() is None:
+            # Its instant came in the very turn in which it was cancelled.
+            slot: _Slot = future.result()
+            lane = self._lanes.setdefault(slot.cost, _Lane())
+            lane.slots.appendleft(slot)
+            heappush(self._slots, slot)
+            self._spare(lane)
+            self._go()
+        if self._latest and self._latest[-1].spare:
+            self._depart()
+
+    def _spare(self, lane: _Lane) -> None:
+        while len(lane.slots) > lane.live:
+            slot = lane.slots.pop()
+            slot.spare = True
+            lane.spares.appendleft(slot)
+
+    def _reuse(self, caller: _Caller, now: float) -> bool:
+        """Give a newcomer the earliest spare slot of its cost, if it will wait for it."""
+        lane = self._lanes.get(caller.cost)
+        if lane is None or not lane.spares or lane.spares[0].due > caller.deadline:
+            return False
+        slot = lane.spares.popleft()
+        slot.spare = False
+        lane.slots = deque(sorted((*lane.slots, slot)))
+        lane.enter(caller)
+        self._time()
+        return True
+
+    def _going_back(self) -> list[_Slot]:
+        """The spare slots that are the last ones reserved, as far as is known here; last one first."""
+        back: list[_Slot] = []
+        while self._latest and self._latest[-1].spare:
+            if self._latest[-1].number != self._standing:
+                break
+            slot = self._latest.pop()
+            self._standing -= 1
+            self._void(slot)
+            back.append(slot)
+        return back
+
+    def _void(self, slot: _Slot) -> None:
+        """A spare slot that went back or lapsed. The heap forgets it when it comes to it."""
+        if not slot.void:
+            slot.void = True
+            lane = self._lanes[slot.cost]
+            lane.spares.remove(slot)
+            if lane.is_over():
+                del self._lanes[slot.cost]
+
+    # ---------------------------------------------------------------- going
+
+    def heed(self, said: list[float]) -> None:
+        """Take in what any answer of the server tells: how far reservations moved, and a pause."""
+        own, pause, born, moved, seq = said[:5]
+        now = self._heard = self._loop.time()
+        if born != self._born:  # a new state: the old one, and its moves, are gone
+            self._born, self._own, self._moved = born, own, moved
+        elif own >= self._own:
+            self._own = own
+            self._move(moved - self._moved)
+            self._moved = moved
+        if seq != self._seq:  # others were served since: nothing of ours is the last one
+            self._latest = []
+        if pause > 0 and self._slots:
+            first = min((slot.due for slot in self._slots if not slot.spare), default=inf)
+            self._move(max(0.0, now + pause - first))
+        self._time()
+
+    def _move(self, delta: float) -> None:
+        if delta:
+            for slot in self._slots:  # all of them, so the heap stays one
+                slot.due += delta
+
+    def _time(self) -> None:
+        """Set the one timer for the next slot, or for looking again before it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._slots and self._slots[0].void:
+            heappop(self._slots)
+        if self._slots:
+            slot = self._slots[0]
+            at = self._look_at(slot) if self._is_old(slot) else slot.due
+            self._timer = self._loop.call_at(min(at, self._loop.time() + _LONGEST_SLEEP), self._go)
+
+    def _is_old(self, slot: _Slot) -> bool:
+        """Whether the last word of the server is too old for this slot to go on."""
+        return not slot.spare and slot.due - self._heard > _FRESH
+
+    def _look_at(self, slot: _Slot) -> float:
+        return slot.due - 2 * self._trip
+
+    def _go(self) -> None:
+        """Let go whoever's instant has come; look again first where the last word is old."""
+        now = self._loop.time()
+        while self._slots:
+            slot = self._slots[0]
+            if slot.void:
+                heappop(self._slots)
+            elif self._is_old(slot) and self._look_at(slot) <= now:
+                self._looking = True
+                self._depart()
+                return
+            elif slot.due > now:
+                break
+            else:
+                heappop(self._slots)
+                if slot.spare:
+                    self._void(slot)
+                    continue
+                lane = self._lanes[slot.cost]
+                lane.slots.popleft()
+                lane.next().future.set_result(slot)
+                if lane.is_over():
+                    del self._lanes[slot.cost]
+        self._time()
