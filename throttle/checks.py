@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from math import inf, isfinite
 
-__all__ = ["non_negative", "number", "positive", "row", "whole"]
+__all__ = ["finite", "non_negative", "number", "positive", "row", "whole"]
 
 
 def number(name: str, value: object) -> float:
     """`value` as it is, if it is a real number and not NaN (TypeError, ValueError)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        try:
-            # numpy scalars, Fraction and Decimal are numbers to their owners.
-            if isinstance(value, (bool, str, bytes)):
-                raise TypeError
-            value = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            raise TypeError(f"{name} must be a number, not {value!r}") from None
-    if value != value:
+    if isinstance(value, (bool, str, bytes)):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    try:
+        as_float = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, not {value!r}") from None
+    except OverflowError:
+        raise ValueError(f"{name} is out of range: {value!r:.50}") from None
+    if as_float != as_float:
         raise ValueError(f"{name} must be a number, not {value!r}")
-    return value
+    # numpy scalars, Fraction and Decimal are numbers to their owners.
+    return value if isinstance(value, (int, float)) else as_float
+
+
+def finite(name: str, value: object) -> float:
+    """A number that is neither infinite nor NaN."""
+    result = number(name, value)
+    if not isfinite(result):
+        raise ValueError(f"{name} must be finite, not {value!r}")
+    return result
 
 
 def non_negative(name: str, value: object, *, infinite: bool = False) -> float:

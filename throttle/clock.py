@@ -14,14 +14,14 @@ from collections.abc import Callable
 from math import inf, ulp
 from typing import Protocol
 
-__all__ = ["Gate", "gate", "now", "tolerance"]
+__all__ = ["FAR", "FINE", "Gate", "gate", "now", "tolerance"]
 
 
 class Gate(Protocol):
     """What a thread sleeps on: a semaphore that starts at 0."""
 
-    def acquire(self, *, timeout: float) -> bool:
-        """Sleep until released, or for `timeout` seconds of `now`; whether it was released."""
+    def acquire(self, *, timeout: float | None) -> bool:
+        """Sleep until released, or `timeout` seconds of `now` (None: for ever); was it released?"""
 
     def release(self) -> None:
         """Let one sleep end, or the next not begin."""
@@ -36,8 +36,10 @@ now: Callable[[], float] = time.monotonic
 gate: Callable[[], Gate] = _gate
 
 _HALF_NANOSECOND = 0.5e-9
-#: Below it two ulp are less than half a nanosecond.
-_FINE = 2.0**20
+#: Instants below it are told apart by less than half a nanosecond: two ulp are less.
+FINE = 2.0**20
+#: Instants below it (as an epoch: until 2038) are told apart by less than a microsecond.
+FAR = 2.0**31
 
 
 def tolerance(instant: float) -> float:
@@ -46,6 +48,6 @@ def tolerance(instant: float) -> float:
     Half a nanosecond; where a float is coarser than that, two of its steps. Whoever grants within
     it still charges the exact instant, so that it never adds up.
     """
-    if -_FINE < instant < _FINE:
+    if -FINE < instant < FINE:
         return _HALF_NANOSECOND
     return 2.0 * ulp(instant) if abs(instant) < inf else 0.0

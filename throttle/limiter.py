@@ -213,7 +213,7 @@ class Limiter:
         return clock.now() if self._clock is None else self._clock()
 
     def _given(self, now: float | None) -> float:
-        return self._now() if now is None else checks.number("now", now)
+        return self._now() if now is None else checks.finite("now", now)
 
     def _settle(self, now: float) -> float:
         """`now` on the state's own axis of time: never before the last spending.
@@ -268,8 +268,8 @@ class Limiter:
             _acquire()
             if now is None:
                 now = clock.now() if self._clock is None else self._clock()
-            elif now != now:
-                raise ValueError(f"now must be a number, not {now!r}")
+            elif type(now) is not float or not -inf < now < inf:
+                now = checks.finite("now", now)
             if now < self._last:
                 now = self._back(now)
             if (self._side is None or not self._shut(now)) and self._try(now, cost):
@@ -451,7 +451,11 @@ class Limiter:
     def _change(self, **parameters: Any) -> None:
         """Set checked parameters while running; waiters are timed anew."""
         with LOCK:
-            self._retune(self._settle(self._now()), **parameters)
+            # A state made with `initial=` and not used yet is written down at instant 0.
+            now = 0.0 if self._last == inf else self._settle(self._now())
+            self._retune(now, **parameters)
+            if -inf < self._last < now:
+                self._last = now
             waiting.retuned(self)
 
     # ---------------------------------------------------------------- the shorter forms

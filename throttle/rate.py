@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Union
 
 from throttle.checks import non_negative, positive
 
@@ -86,7 +85,7 @@ class Rate:
         return f"{self.count:g}/s" if self.per == 1 else f"{self.count:g} per {self.per:g} s"
 
 
-RateLike = Union[Rate, float, str]
+RateLike = Rate | float | str
 
 
 def _read(text: str) -> float:

@@ -12,11 +12,12 @@ and members may stand alone or belong to other composites at the same time.
 
 from __future__ import annotations
 
-from math import inf
+from math import floor, inf
 from typing import Any, final
 
 from throttle.checks import non_negative
 from throttle.limiter import Limiter
+from throttle.lock import LOCK
 from throttle.snapshot import describe
 
 __all__ = ["AllOf"]
@@ -43,15 +44,11 @@ class AllOf(Limiter):
                 )
         super().__init__(clock=members[0]._clock, max_waiting=max_waiting)
         self._members = members
-        self._nested = tuple(
-            node
-            for member in members
-            if isinstance(member, AllOf)
-            for node in (member, *member._nested)
+        composites = [member for member in members if isinstance(member, AllOf)]
+        self._nested: tuple[AllOf, ...] = tuple(
+            node for member in composites for node in (member, *member._nested)
         )
-        self._last = (
-            inf  # no time of its own: every `now` goes on to the members as it is (`_back`)
-        )
+        self._last = inf  # no time of its own: `now` goes on to the members as it is (`_back`)
 
     @property
     def members(self) -> tuple[Limiter, ...]:
@@ -111,15 +108,30 @@ class AllOf(Limiter):
         self._take(at, cost)
 
     def _available(self, now: float) -> float:
-        return min(leaf.available(now) for leaf, _ in self._needs(1))
+        level = min(
+            leaf.available(now) / share if share != 1 else leaf.available(now)
+            for leaf, share in self._needs(1)
+        )
+        if any(node._shut(now) for node in self._nested):
+            return 0
+        try:
+            self._checked(level)
+        except ValueError:  # a member takes whole costs only
+            return floor(level)
+        return level
 
     def _refund(self, now: float, cost: Any, at: float | None = None) -> None:
         for leaf, share in self._needs(cost):
             leaf._refund(leaf._settle(now), share, at)
 
+    def fresh_at(self, now: float | None = None) -> float:
+        """The latest of its own and its members': their pauses and lines count too."""
+        with LOCK:
+            now = self._given(now)
+            return max(super().fresh_at(now), *(m.fresh_at(now) for m in self._members))
+
     def _fresh_at(self) -> float:
-        pauses = (m._side.paused_until for m in self._members if m._side is not None)
-        return max(*(m._fresh_at() for m in self._members), *pauses, -inf)
+        return max(member._fresh_at() for member in self._members)
 
     def _restart(self) -> None:
         for member in self._members:
@@ -127,7 +139,7 @@ class AllOf(Limiter):
         self._last = inf
 
     def _ceiling(self) -> float:
-        return min(member._ceiling() for member in self._members)
+        return min(leaf._ceiling() / share for leaf, share in self._needs(1))
 
     def _parameters(self) -> dict[str, Any]:
         return {"members": [describe(member) for member in self._members]}

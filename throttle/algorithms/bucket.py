@@ -16,21 +16,24 @@ however many they were (Kahan 1965), and `_anchor` moves only when the bucket is
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, ulp
 from typing import Any, Self
 
 from throttle.checks import non_negative, row
-from throttle.clock import tolerance
+from throttle.clock import FAR, FINE, tolerance
 from throttle.limiter import Limiter
 from throttle.rate import Rate, RateLike
 
 __all__ = ["Bucket"]
 
+#: Seconds: more than all roundings of a decision come to, where a bucket fills within 30 years.
+_BLUR, _SLOWEST = 1e-6, 1e9
+
 
 class Bucket(Limiter):
     """The arithmetic of TokenBucket and LeakyBucket."""
 
-    __slots__ = ("_anchor", "_capacity", "_carry", "_initial", "_rate", "_slack", "_spent")
+    __slots__ = ("_anchor", "_blur", "_capacity", "_carry", "_initial", "_rate", "_slack", "_spent")
 
     def __init__(
         self,
@@ -51,7 +54,11 @@ class Bucket(Limiter):
             None if initial is None else min(non_negative("initial", initial), self._capacity)
         )
         self._slack = non_negative("slack", slack)
+        self._gauge()
         self._restart()
+
+    def _gauge(self) -> None:
+        self._blur = _BLUR if self._capacity < self._rate * _SLOWEST else inf
 
     def _checked_capacity(self, capacity: object) -> float:
         limitless = self._rate == inf
@@ -81,13 +88,40 @@ class Bucket(Limiter):
     def _take(self, at: float, cost: float) -> None:
         if self._rate == inf:
             return
-        if self._full_at() <= at:
+        # A caller who comes whenever the bucket is just full moves the anchor each time, and by a
+        # rounding too far: nothing where floats are fine, a drift where they are coarse.
+        slip = 0.0 if -FINE < at < FINE else tolerance(at)
+        if self._full_at() <= at - slip:
             self._anchor, self._spent, self._carry = at, cost, 0.0
-            return
+        else:
+            self._add(cost)
+
+    def _add(self, cost: float) -> None:
         exact = cost - self._carry
         spent = self._spent + exact
         self._carry = (spent - self._spent) - exact
         self._spent = spent
+
+    def _try(self, now: float, cost: float) -> bool:
+        """The two fused, for speed, where no rounding could change the answer."""
+        if 0.0 <= now < FAR:
+            spent = self._spent
+            total = spent + cost
+            earned = (now - self._anchor - self._blur) * self._rate  # at the least
+            if spent < earned:
+                if cost <= self._capacity and earned < inf:
+                    self._anchor = self._last = now
+                    self._spent = cost
+                    self._carry = 0.0
+                    return True
+            elif total - self._capacity < earned:
+                if total - spent == cost:
+                    self._spent = total
+                    self._last = now
+                    return True
+            elif total - self._capacity > earned + 2.0 * self._blur * self._rate:
+                return False
+        return super()._try(now, cost)
 
     # ---------------------------------------------------------------- the rest of the contract
 
@@ -102,18 +136,20 @@ class Bucket(Limiter):
         if self._full_at() <= now + slip:
             return self._capacity
         level = self._capacity - self._spent + self._carry + self._rate * (now - self._anchor)
-        # A whole permit that fits at this instant (see `_ready_at`) is shown as one.
+        # A whole permit that fits at this instant (see `_ready_at`) is shown as one, and nothing is
+        # shown that does not fit.
         whole = float(round(level))
-        return whole if level < whole and self._ready_at(now, whole) <= now else level
+        if level < whole and self._ready_at(now, whole) <= now:
+            return whole
+        fits = level <= 0 or self._ready_at(now, level) <= now
+        return level if fits else level - 4 * ulp(self._capacity + self._spent)
 
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         if self._full_at() <= now:
             return
-        spent = self._spent - self._carry - cost
-        if spent <= self._rate * (now - self._anchor):  # full from here on
+        self._add(-cost)
+        if self._spent - self._carry <= self._rate * (now - self._anchor):  # full from here on
             self._anchor, self._spent, self._carry = now, 0.0, 0.0
-        else:
-            self._spent, self._carry = spent, 0.0
 
     def _fresh_at(self) -> float:
         return self._full_at()
@@ -138,19 +174,14 @@ class Bucket(Limiter):
         age, spent = row(numbers, counts=1)
         self._anchor, self._spent, self._carry, self._last = now - age, spent, 0.0, now
 
-    def _retune(
-        self, now: float, *, rate: float | None = None, capacity: float | None = None
-    ) -> None:
+    def _retune(self, now: float, **new: Any) -> None:
         level = self._available(now)
-        if rate is not None:
-            self._rate = rate
-        if capacity is not None:
-            self._capacity = capacity
-        self._anchor, self._spent, self._carry = (
-            now,
-            self._capacity - min(level, self._capacity),
-            0.0,
-        )
+        self._rate = new.get("rate", self._rate)
+        self._capacity = new.get("capacity", self._capacity)
+        self._gauge()
+        if self._anchor > -inf:  # else nothing was ever spent
+            self._anchor, self._carry = now, 0.0
+            self._spent = max(0.0, self._capacity - level)
 
     @property
     def rate(self) -> float:

@@ -14,11 +14,11 @@ Promise: at most `limit` in each window; an interval that straddles an edge may 
 from __future__ import annotations
 
 from math import ceil, floor, inf
-from typing import final
+from typing import Any, final
 
 from throttle.algorithms.window import Window
 from throttle.checks import row
-from throttle.clock import tolerance
+from throttle.clock import FAR, tolerance
 
 __all__ = ["FixedWindow"]
 
@@ -34,11 +34,11 @@ class FixedWindow(Window):
         self._spent: float = 0
 
     def _rolled(self, now: float) -> tuple[float, float]:
-        """When the window that `now` lies in opened, and what counts in it. (-inf, 0): none is open."""
+        """When the window of `now` opened, and what counts in it; (-inf, 0): none is open."""
         opened, spent = self._opened, self._spent
         if now < opened + self._window:
             return opened, spent
-        if spent <= self._limit:
+        if self._over(spent) <= 0:
             return -inf, 0
         over = max(1, floor((now - opened) / self._window))
         if now < opened + over * self._window:
@@ -50,14 +50,28 @@ class FixedWindow(Window):
         if cost > self._limit:
             return inf
         opened, spent = self._rolled(now)
-        if spent + cost <= self._limit:
+        over = self._over(spent + cost)
+        if over <= 0:
             return now
-        ready = opened + (ceil((spent + cost) / self._limit) - 1) * self._window
+        ready = opened + ceil(over / self._limit) * self._window
         return now if ready <= now + tolerance(now) else ready
 
     def _take(self, at: float, cost: float) -> None:
         opened, spent = self._rolled(at)
         self._opened, self._spent = (opened if spent else at), spent + cost
+
+    def _try(self, now: float, cost: float) -> bool:
+        """The two fused for a window that is open and far from its edge."""
+        spent = self._spent
+        if spent and 0.0 <= now < FAR and now < self._opened + self._window - 1e-6:
+            total = spent + cost
+            if total <= self._limit:
+                self._spent = total
+                self._last = now
+                return True
+            if self._over(total) > 0:
+                return False
+        return super()._try(now, cost)
 
     def _available(self, now: float) -> float:
         return self._limit - self._rolled(now + tolerance(now))[1]
@@ -70,7 +84,7 @@ class FixedWindow(Window):
     def _fresh_at(self) -> float:
         if not self._spent:
             return -inf
-        return self._opened + ceil(self._spent / self._limit) * self._window
+        return self._opened + (1 + ceil(self._over(self._spent) / self._limit)) * self._window
 
     def _shift(self, delta: float) -> None:
         self._opened += delta
@@ -84,13 +98,9 @@ class FixedWindow(Window):
         age, spent = row(numbers, counts=1)
         self._opened, self._spent, self._last = now - age, spent, now
 
-    def _retune(
-        self, now: float, *, limit: float | None = None, window: float | None = None
-    ) -> None:
+    def _retune(self, now: float, **new: Any) -> None:
         self._opened, self._spent = self._rolled(now)
-        if limit is not None:
-            owed = max(
-                0, self._spent - self._limit
-            )  # a debt stays; what was granted never becomes one
-            self._spent = min(self._spent - owed, limit) + owed
-        super()._retune(now, limit=limit, window=window)
+        # A debt stays one, and what was granted never becomes one.
+        owed = max(0, self._over(self._spent))
+        super()._retune(now, **new)
+        self._spent = min(self._spent - owed, self._limit) + owed

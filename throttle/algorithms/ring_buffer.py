@@ -15,7 +15,7 @@ Invariant: 0 <= count <= capacity, and the values lie in the order they came, fr
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from throttle.checks import whole
 
@@ -30,7 +30,7 @@ class RingBuffer(Generic[T]):
     __slots__ = ("_cells", "_count", "_head")
 
     def __init__(self, capacity: int) -> None:
-        self._cells: list[T | None] = [None] * whole("capacity", capacity, least=1)
+        self._cells: list[Any] = [None] * whole("capacity", capacity, least=1)
         self._head = 0
         self._count = 0
 
@@ -49,17 +49,25 @@ class RingBuffer(Generic[T]):
 
     def push(self, value: T) -> None:
         """Add the newest value; in a full ring it takes the place of the oldest."""
-        cells = self._cells
-        cells[(self._head + self._count) % len(cells)] = value
-        if self._count == len(cells):
-            self._head = (self._head + 1) % len(cells)
+        if self._count == len(self._cells):
+            self.rotate(value)
         else:
+            self._cells[(self._head + self._count) % len(self._cells)] = value
             self._count += 1
+
+    def rotate(self, value: T) -> None:
+        """`pop` and `push` in one step, full or not. IndexError when empty."""
+        if not self._count:
+            raise IndexError("the ring buffer is empty")
+        cells, head = self._cells, self._head
+        cells[head] = None  # the ring must not keep alive what it gave away
+        cells[(head + self._count) % len(cells)] = value
+        self._head = (head + 1) % len(cells)
 
     def pop(self) -> T:
         """Take the oldest value out. IndexError when empty."""
         value = self.peek_oldest()
-        self._cells[self._head] = None  # the ring must not keep alive what it gave away
+        self._cells[self._head] = None
         self._head = (self._head + 1) % len(self._cells)
         self._count -= 1
         return value
@@ -73,23 +81,29 @@ class RingBuffer(Generic[T]):
 
     def peek_oldest(self) -> T:
         """The oldest value. IndexError when empty."""
-        return self[0]
+        if not self._count:
+            raise IndexError("the ring buffer is empty")
+        value: T = self._cells[self._head]
+        return value
 
     def __getitem__(self, index: int) -> T:
         """The value that came `index` after the oldest. IndexError outside."""
         if not 0 <= index < self._count:
             raise IndexError("the ring buffer is empty" if not self._count else "out of range")
-        return cast("T", self._cells[(self._head + index) % len(self._cells)])
+        value: T = self._cells[(self._head + index) % len(self._cells)]
+        return value
 
     def to_list(self) -> list[T]:
         """All values, oldest first. O(len)."""
-        return [self[index] for index in range(self._count)]
+        beyond = max(0, self._head + self._count - len(self._cells))  # round the end of the array
+        return self._cells[self._head : self._head + self._count] + self._cells[:beyond]
 
     def resized(self, capacity: int) -> RingBuffer[T]:
         """A ring of another capacity with the same values (the newest, if not all fit). O(len)."""
         new: RingBuffer[T] = RingBuffer(capacity)
-        for value in self.to_list():
-            new.push(value)
+        kept = self.to_list()[-capacity:]
+        new._cells[: len(kept)] = kept
+        new._count = len(kept)
         return new
 
     def __repr__(self) -> str:

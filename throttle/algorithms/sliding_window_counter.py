@@ -20,12 +20,12 @@ are those of the windows number `_index - 1` and `_index`, and no later window h
 
 from __future__ import annotations
 
-from math import floor, inf
-from typing import final
+from math import floor, inf, ulp
+from typing import Any, final
 
 from throttle.algorithms.window import Window
 from throttle.checks import row
-from throttle.clock import tolerance
+from throttle.clock import FAR, tolerance
 
 __all__ = ["SlidingWindowCounter"]
 
@@ -45,7 +45,7 @@ class SlidingWindowCounter(Window):
         self._current: float = 0
 
     def _rolled(self, now: float) -> tuple[int, float, float]:
-        """Number of the window that `now` lies in, and the counts of the one before and of itself."""
+        """The number of the window of `now`, and the counts of the one before and of itself."""
         index, previous, current = self._index, self._previous, self._current
         if now < self._origin + (index + 1) * self._window or not (previous or current):
             return index, previous, current
@@ -54,15 +54,15 @@ class SlidingWindowCounter(Window):
         return max(index + 2, floor((now - self._origin) / self._window)), 0, 0
 
     def _ready_at(self, now: float, cost: float) -> float:
-        free = self._limit - cost
-        if free < 0:
+        if cost > self._limit:
             return inf
         index, previous, current = self._rolled(now)
-        if current > free:  # not in this window: it must fade as the previous one
-            ready = self._origin + (index + 2) * self._window - free * self._window / current
-        elif previous > free - current:
-            ready = self._origin + (index + 1) * self._window
-            ready -= (free - current) * self._window / previous
+        over = self._over(current + cost)
+        if over > 0:  # not in this window: it must fade as the previous one
+            ready = self._origin + (index + 2) * self._window
+            ready -= (self._limit - cost) * self._window / current
+        elif previous > -over:
+            ready = self._origin + (index + 1) * self._window + over * self._window / previous
         else:
             return now
         return now if ready <= now + tolerance(now) else ready
@@ -73,12 +73,31 @@ class SlidingWindowCounter(Window):
             self._origin, index = at, 0
         self._index, self._previous, self._current = index, previous, current + cost
 
+    def _try(self, now: float, cost: float) -> bool:
+        """The two fused for a load that is far from the limit, and an instant far from an edge."""
+        current, previous = self._current, self._previous
+        left = self._origin + (self._index + 1) * self._window - now
+        if current and left > 1e-6 and 0.0 <= now < FAR:
+            total = current + cost
+            room = self._limit - total
+            load = previous * left / self._window
+            doubt = self._limit * 1e-9
+            if room >= previous or room > load + doubt:
+                self._current = total
+                self._last = now
+                return True
+            if room < load - doubt - previous * 1e-6 / self._window:
+                return False
+        return super()._try(now, cost)
+
     def _available(self, now: float) -> float:
         index, previous, current = self._rolled(now)
         if not previous:
             return self._limit - current
         left = self._origin + (index + 1) * self._window - now - tolerance(now)
-        return self._limit - current - previous * min(1.0, max(0.0, left / self._window))
+        level = self._limit - current - previous * min(1.0, max(0.0, left / self._window))
+        fits = level <= 0 or self._ready_at(now, level) <= now
+        return level if fits else level - 4 * ulp(self._limit)
 
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         self._index, self._previous, self._current = self._rolled(now)
@@ -107,12 +126,11 @@ class SlidingWindowCounter(Window):
         age, self._previous, self._current = row(numbers, counts=2)
         self._origin, self._index, self._last = now - age, 0, now
 
-    def _retune(
-        self, now: float, *, limit: float | None = None, window: float | None = None
-    ) -> None:
-        if window is not None and (self._previous or self._current):
+    def _retune(self, now: float, **new: Any) -> None:
+        if self._previous or self._current:
             # The counts stay, and so does the share of the window that has passed.
             index, self._previous, self._current = self._rolled(now)
             passed = (now - self._origin) / self._window - index
-            self._origin, self._index = now - passed * window, 0
-        super()._retune(now, limit=limit, window=window)
+            self._origin = now - passed * new.get("window", self._window)
+            self._index = 0
+        super()._retune(now, **new)

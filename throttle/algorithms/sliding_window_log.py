@@ -21,7 +21,7 @@ from typing import Any, final
 from throttle.algorithms.ring_buffer import RingBuffer
 from throttle.algorithms.window import Window
 from throttle.checks import non_negative, whole
-from throttle.clock import tolerance
+from throttle.clock import FAR, tolerance
 
 __all__ = ["SlidingWindowLog"]
 
@@ -45,9 +45,9 @@ class SlidingWindowLog(Window):
         return whole("cost", cost)
 
     def _restart(self) -> None:
-        self._log: RingBuffer[tuple[float, int]] = RingBuffer(_FIRST)
-        self._total = 0  # granted ever
-        self._gone = 0  # the part of it that has left the ring
+        self._log: RingBuffer[tuple[float, float]] = RingBuffer(_FIRST)
+        self._total: float = 0  # granted ever
+        self._gone: float = 0  # the part of it that has left the ring
 
     def _ready_at(self, now: float, cost: float) -> float:
         if cost > self._limit:
@@ -64,15 +64,13 @@ class SlidingWindowLog(Window):
         return now if ready <= now + tolerance(now) else ready
 
     def _take(self, at: float, cost: float) -> None:
+        self._forget(at)
         log = self._log
-        while log and log[0][0] + self._window <= at:
-            self._gone = log.pop()[1]
-        if not log:
-            if log.capacity > _FIRST:
-                self._log = log = RingBuffer(_FIRST)
-        elif log.is_full:
-            self._log = log = log.resized(2 * log.capacity)
-        later: list[tuple[float, int]] = []
+        if log.is_full:
+            # Twice as much, but no more than the limit needs as long as there is no debt.
+            double, limit = 2 * log.capacity, int(self._limit)
+            self._log = log = log.resized(limit if log.capacity < limit < double else double)
+        later: list[tuple[float, float]] = []
         while log and log[len(log) - 1][0] > at:  # a plan kept late, a permit moved by `settle`
             later.append(log.pop_newest())
         before = log[len(log) - 1][1] if log else self._gone
@@ -80,6 +78,38 @@ class SlidingWindowLog(Window):
         for instant, total in reversed(later):
             log.push((instant, total + int(cost)))
         self._total += int(cost)
+
+    def _forget(self, now: float) -> None:
+        """Take out of the ring what has left the window."""
+        log = self._log
+        while log and log.peek_oldest()[0] + self._window <= now:
+            self._gone = log.pop()[1]
+        if not log and log.capacity > _FIRST:
+            self._log = RingBuffer(_FIRST)
+
+    def _try(self, now: float, cost: float) -> bool:
+        """The two fused where the oldest entry alone decides, and nothing is near its instant."""
+        before, gone = self._total, self._gone
+        if before > gone and self._last + self._window > now and 0.0 <= now < FAR:
+            log, total = self._log, before + cost
+            over = total - self._limit
+            instant, first = log.peek_oldest()
+            left = instant + self._window - now
+            if left <= 0.0:
+                if over <= first:
+                    log.rotate((now, total))
+                    self._gone, self._total = first, total
+                    self._last = now
+                    return True
+            elif over <= gone:
+                if not log.is_full:
+                    log.push((now, total))
+                    self._total = total
+                    self._last = now
+                    return True
+            elif left > 1e-6:
+                return False
+        return super()._try(now, cost)
 
     def _available(self, now: float) -> float:
         used, slip = self._total - self._gone, now + tolerance(now) - self._window
@@ -93,7 +123,7 @@ class SlidingWindowLog(Window):
 
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         """Takes out the newest permits spent at or before `at`, and counts the later ones down."""
-        later: list[tuple[float, int]] = []
+        later: list[tuple[float, float]] = []
         left = int(cost)
         while left and self._log:
             instant, total = self._log.pop_newest()
@@ -113,8 +143,12 @@ class SlidingWindowLog(Window):
     def _fresh_at(self) -> float:
         return self._log[len(self._log) - 1][0] + self._window if self._log else -inf
 
+    def _retune(self, now: float, **new: Any) -> None:
+        self._forget(now)  # a longer window does not call back what has left the shorter one
+        super()._retune(now, **new)
+
     def _shift(self, delta: float) -> None:
-        moved: RingBuffer[tuple[float, int]] = RingBuffer(self._log.capacity)
+        moved: RingBuffer[tuple[float, float]] = RingBuffer(self._log.capacity)
         for instant, total in self._log.to_list():
             moved.push((instant + delta, total))
         self._log = moved

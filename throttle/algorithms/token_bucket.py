@@ -4,7 +4,7 @@ After a quiet spell a burst of `capacity` may go at once; then only as fast as t
 drips by a timer: what has come in is computed when somebody asks. The arithmetic is in `bucket`.
 
 Promise: in any interval of t seconds at most `capacity + rate * t` permits (callers of `acquire`:
-`capacity + rate * (t + slack)`). That is more than `rate * t`: a window's promise is not a bucket's.
+`capacity + rate * (t + slack)`). That is more than `rate * t`, which only a window promises.
 
 >>> bucket = TokenBucket(rate=1, capacity=5)
 >>> [bucket.allow(now=0.0) for _ in range(6)]
@@ -32,26 +32,3 @@ class TokenBucket(Bucket):
     """
 
     __slots__ = ()
-
-    def _try(self, now: float, cost: float) -> bool:
-        """The two methods fused, for speed; a test holds them to the same answers."""
-        spent = self._spent
-        try:
-            if self._anchor + spent / self._rate <= now and cost <= self._capacity:  # full
-                self._anchor, self._spent, self._carry = now, cost, 0.0
-                self._last = now
-                return True
-            total = spent + cost
-            if (
-                not self._carry
-                and total - spent == cost
-                and self._anchor + (total - self._capacity) / self._rate <= now
-                and cost <= self._capacity
-            ):
-                self._spent = total
-                self._last = now
-                return True
-        except ZeroDivisionError:
-            pass
-        # Rare: no rate or all of it, fractions that were rounded, and arrivals within the tolerance.
-        return super()._try(now, cost)

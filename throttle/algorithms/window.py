@@ -1,4 +1,8 @@
-"""What the three window limiters share: `limit` permits in `window` seconds, and changing both."""
+"""What the three window limiters share: `limit` permits in `window` seconds, and changing both.
+
+Fractional costs are sums of floats, so a sum that passes the limit by a rounding still counts as
+the limit (`_over`). Whole costs are exact, and for them this changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from throttle.lock import LOCK
 from throttle.rate import Rate, RateLike
 
 __all__ = ["Window"]
+
+_ROUNDING = 2.0**-44
 
 
 class Window(Limiter):
@@ -30,10 +36,10 @@ class Window(Limiter):
         A count that is not whole becomes 1 in 1/rate seconds.
         """
         parsed = Rate.parse(rate)
-        if parsed.count == int(parsed.count) if parsed.count < 2**53 else False:
-            return cls(int(parsed.count), parsed.per, **options)
-        positive("rate", parsed.count)
-        return cls(1, parsed.per / parsed.count, **options)
+        count = positive("rate", parsed.count)
+        if count == int(count):
+            return cls(int(count), parsed.per, **options)
+        return cls(1, parsed.per / count, **options)
 
     def settle(self, cost: float, at: float, most: float) -> None:
         """Move `cost` permits spent at the instant `at` to now, but by no more than `most` seconds.
@@ -51,6 +57,11 @@ class Window(Limiter):
     def _checked_limit(self, limit: object) -> float:
         return positive("limit", limit)
 
+    def _over(self, total: float) -> float:
+        """By how much a sum of costs passes the limit; at most 0 if it fits."""
+        over = total - self._limit
+        return over if over > self._limit * _ROUNDING else min(0.0, over)
+
     def _span(self) -> float:
         return self._window
 
@@ -60,13 +71,9 @@ class Window(Limiter):
     def _parameters(self) -> dict[str, Any]:
         return {"limit": self._limit, "window": self._window}
 
-    def _retune(
-        self, now: float, *, limit: float | None = None, window: float | None = None
-    ) -> None:
-        if limit is not None:
-            self._limit = limit
-        if window is not None:
-            self._window = window
+    def _retune(self, now: float, **new: Any) -> None:
+        self._limit = new.get("limit", self._limit)
+        self._window = new.get("window", self._window)
 
     @property
     def limit(self) -> float:
