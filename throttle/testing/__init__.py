@@ -15,15 +15,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from throttle.testing.dialects import Answer, Quota
+    from throttle.testing.limits import no_limits
+    from throttle.testing.on_asyncio import VirtualLoop
+    from throttle.testing.on_trio import VirtualTrioClock
     from throttle.testing.server import Arrival, RateLimitedServer
+    from throttle.testing.virtual import VirtualTime, virtual_backends, virtual_time
 
-__all__ = ["Answer", "Arrival", "Quota", "RateLimitedServer"]
+__all__ = [
+    "Answer",
+    "Arrival",
+    "Quota",
+    "RateLimitedServer",
+    "VirtualLoop",
+    "VirtualTime",
+    "VirtualTrioClock",
+    "no_limits",
+    "virtual_backends",
+    "virtual_time",
+]
 
 _ROOMS = {
     "Answer": "dialects",
-    "Quota": "dialects",
     "Arrival": "server",
+    "Quota": "dialects",
     "RateLimitedServer": "server",
+    "VirtualLoop": "on_asyncio",
+    "VirtualTime": "virtual",
+    "VirtualTrioClock": "on_trio",
+    "no_limits": "limits",
+    "virtual_backends": "virtual",
+    "virtual_time": "virtual",
 }
 
 

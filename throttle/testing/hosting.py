@@ -7,12 +7,17 @@ where clients hold connections open or an answer is still being waited for.
 from __future__ import annotations
 
 import asyncio
+import selectors
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from aiohttp import hdrs, web
+
+from throttle.testing.virtual import active
 
 __all__ = ["HEADERS", "InLoop", "InThread"]
 
@@ -61,6 +66,11 @@ class InLoop:
         finally:
             self._tasks.discard(task)
 
+    @property
+    def answering(self) -> int:
+        """Requests that are being answered."""
+        return len(self._tasks)
+
     async def stop(self) -> None:
         """Close everything at once; answers that are not out are never sent."""
         if self._runner is None:
@@ -82,11 +92,34 @@ class InLoop:
             await asyncio.wait(tasks)
 
 
+class _Selector(selectors.DefaultSelector):
+    """Tells whether its loop is waiting, and has nothing that it could wait no longer for."""
+
+    waiting = False
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        self.waiting = True
+        try:
+            return super().select(timeout)
+        finally:
+            self.waiting = False
+
+    def idle(self) -> bool:
+        """Asked from another thread."""
+        if not self.waiting:
+            return False
+        with selectors.DefaultSelector() as look:
+            look.register(self.fileno(), selectors.EVENT_READ)
+            return not look.select(0)
+
+
 class InThread:
     """A server in a thread of its own. From any thread, and under any event loop."""
 
     def __init__(self, answer: Answerer) -> None:
-        self._answer = answer
+        self._server = InLoop(answer)
+        self._selector = _Selector()
+        self._watch: AbstractContextManager[None] = nullcontext()
         self._ready = threading.Event()
         self._port = 0
         self._error: BaseException | None = None
@@ -101,17 +134,26 @@ class InThread:
         if self._error is not None:
             self._thread.join()
             raise self._error
+        time = active()
+        if time is not None:
+            self._watch = time.watching(self._busy)
+            self._watch.__enter__()
         return self._port
 
     def stop(self) -> None:
         """Close everything and wait for the thread to end."""
+        self._watch.__exit__(None, None, None)
         if self._loop is not None and self._over is not None:
             self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
 
+    def _busy(self) -> bool:
+        return self._server.answering > 0 or not self._selector.idle()
+
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            loop = partial(asyncio.SelectorEventLoop, self._selector)
+            with asyncio.Runner(loop_factory=loop) as runner:
                 runner.run(self._main())
         except BaseException as error:
             self._error = error
@@ -120,10 +162,9 @@ class InThread:
 
     async def _main(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        server = InLoop(self._answer)
         try:
-            self._port = await server.start()
+            self._port = await self._server.start()
             self._ready.set()
             await self._over.wait()
         finally:
-            await server.stop()
+            await self._server.stop()

@@ -5,8 +5,10 @@ that is on), asks the limiter of that client, and answers 200 or a refusal in so
 meant to be exact: what it refuses, the algorithm refuses.
 
 It runs in the asyncio loop of an `async with`, else in a thread of its own (`with`, and `async
-with` under trio). State: a limiter for each client, three counters, and the last arrivals.
-Invariant: an arrival is decided and written down in one step, before anything is awaited.
+with` under trio): there `latency` is real, and virtual time stands while it works.
+
+State: a limiter for each client, two counters, and the last arrivals. Invariant: an arrival is
+decided and written down in one step, before anything is awaited.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from throttle.rate import RateLike
 from throttle.testing.dialects import DIALECTS, Answer, Dialect, Headers, Quota, http_date
 from throttle.testing.faults import Faults, apply_fault, fault_plan
 from throttle.testing.hosting import HEADERS, InLoop, InThread
+from throttle.testing.limits import ALLOW, DELAY
 
 __all__ = ["Arrival", "RateLimitedServer"]
 
@@ -46,8 +49,6 @@ _LARGEST_BODY = 2**26
 #: The largest integer of a structured field (RFC 9651, 3.3.1).
 _LARGEST_COUNT = 10**15 - 1
 
-# The verbs as they are written, so that `no_limits()` frees clients and not the server they meet.
-_allow, _delay = Limiter.allow, Limiter.delay
 _Host = TypeVar("_Host", InLoop, InThread)
 
 
@@ -231,7 +232,7 @@ class RateLimitedServer:
         if limiter is None:
             limiter = self._limiters[client] = self._new_limiter()
         now = limiter._now()
-        admitted = _allow(limiter, now)
+        admitted = ALLOW(limiter, now)
         wall = self._wall(now)
         # The Date of the same clock, so that it agrees with absolute instants in virtual time too.
         request[HEADERS] = {
@@ -286,7 +287,7 @@ def _said(limiter: Limiter, now: float, admitted: bool, wall: float) -> Answer:
     leaves = [leaf for leaf, _ in limiter._needs(limiter._checked(1))]
     quotas = [_quota(leaf, now, alone=len(leaves) == 1) for leaf in leaves]
     quotas.sort(key=lambda quota: (-quota.next_after, quota.remaining / quota.limit))
-    return Answer(not admitted, tuple(quotas), 0.0 if admitted else _delay(limiter, now), wall)
+    return Answer(not admitted, tuple(quotas), 0.0 if admitted else DELAY(limiter, now), wall)
 
 
 def _quota(leaf: Limiter, now: float, *, alone: bool) -> Quota:
@@ -302,7 +303,7 @@ def _quota(leaf: Limiter, now: float, *, alone: bool) -> Quota:
         max(1, int(min(limit, _LARGEST_COUNT))),
         window,
         remaining,
-        0.0 if remaining else _delay(leaf, now),
+        0.0 if remaining else DELAY(leaf, now),
         max(0.0, leaf.fresh_at(now) - now),
     )
 
