@@ -4,6 +4,7 @@
     ├── CostTooLarge    (ValueError)    can never fit, however long one waits
     ├── WaitTimeout     (TimeoutError)  the wait would be longer than `timeout`; nothing was taken
     ├── RateLimited                     refused, and the caller chose an error over waiting
+    ├── KeysFull                        a `Keyed` remembers `max_keys` keys, all of them in use
     ├── QueueFull                       `max_waiting` callers stand in line already
     └── ServerThrottled                 a server said stop, and the retries are over
 
@@ -17,6 +18,7 @@ from typing import Any
 
 __all__ = [
     "CostTooLarge",
+    "KeysFull",
     "QueueFull",
     "RateLimited",
     "ServerThrottled",
@@ -81,6 +83,17 @@ class QueueFull(ThrottleError):
     def __init__(self, max_waiting: int) -> None:
         super().__init__(f"max_waiting={max_waiting} callers are waiting already")
         self.max_waiting = max_waiting
+
+
+class KeysFull(ThrottleError):
+    """As many keys as `max_keys` allows are in use, and none of them may be forgotten yet.
+
+    `max_keys` – that number.
+    """
+
+    def __init__(self, max_keys: int) -> None:
+        super().__init__(f"max_keys={max_keys} keys are in use already, and none can be forgotten")
+        self.max_keys = max_keys
 
 
 class ServerThrottled(ThrottleError):

@@ -1,0 +1,426 @@
+"""A limiter for each key, and no more of them than needed.
+
+A key is remembered from the first permit it takes until it could not be told from a new one, and
+nobody waits on it. Each limiter can tell that instant (`fresh_at`), so every key is put down for
+it: in a calendar of days, each day a list of keys, the days in a heap. A key that was used since is
+put down again when its day comes. The further off the instant, the longer the day (a sixteenth of
+the way), so that there are few days and a key is looked at about three times in its life.
+
+No background task sweeps: whoever spends also looks at some keys whose day has come.
+
+Limiters that `factory` puts into more than one key's composite (a limit for each user and one for
+all) are common: what they owe keeps no key alive.
+
+State: the limiters by key; the calendar; who was taken out before his day; how many callers are
+inside `acquire` for a key. Invariant, under LOCK: each key of `_limiters` and `_gone` stands in the
+calendar exactly once; a key with a caller inside is not forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from heapq import heappop, heappush
+from math import floor, frexp, inf, ldexp
+from types import TracebackType
+from typing import Any, Self, TypeVar, final
+
+from throttle import checks
+from throttle.clock import tolerance
+from throttle.errors import KeysFull
+from throttle.limiter import Limiter, Stats
+from throttle.lock import LOCK
+
+__all__ = ["Key", "Keyed"]
+
+#: Keys looked at in one call, at most: some hundred microseconds.
+_AT_ONCE = 256
+#: Seconds until another look at a key of which nobody can tell when it will be as new.
+_UNSURE = 1.0
+#: Days are no shorter than this many seconds.
+_SHORTEST = 2.0**-10
+
+
+_T = TypeVar("_T")
+
+
+@final
+class Keyed:
+    """`factory()` or `factory(key)` makes the limiter of a key when it is first needed.
+
+    >>> from throttle import TokenBucket
+    >>> users = Keyed(lambda: TokenBucket(rate=1, capacity=2))
+    >>> [users.allow("ann", now=0.0) for _ in range(3)], users.allow("bob", now=0.0)
+    ([True, True, False], True)
+    >>> len(users), users.available("eve", now=0.0), len(users)
+    (2, 2, 2)
+
+    Every verb of a limiter is here with the key in front; `users["ann"]` is a handle with the verbs
+    as they are. Keys are hashable values, falsy ones too. Looking at an unknown key stores nothing.
+    A key is forgotten once it is as new; then `factory` makes it anew when it comes again, with
+    its `initial`, if it has one. No more than `max_keys` are remembered: beyond that a new key that
+    takes something is refused with KeysFull, since to forget a debt would be to forgive it.
+    """
+
+    __slots__ = (
+        "_calendar",
+        "_common",
+        "_days",
+        "_factory",
+        "_gone",
+        "_inside",
+        "_latest",
+        "_limiters",
+        "_max_keys",
+        "_takes_key",
+    )
+
+    def __init__(
+        self, factory: Callable[[], Limiter] | Callable[[Any], Limiter], *, max_keys: int = 100_000
+    ) -> None:
+        self._takes_key = _takes_key(factory)
+        self._factory: Callable[..., Limiter] = factory
+        self._max_keys = checks.whole("max_keys", max_keys, least=1)
+        self._limiters: dict[Hashable, Limiter] = {}
+        self._gone: set[Hashable] = set()
+        self._inside: dict[Hashable, int] = {}
+        self._calendar: dict[float, list[Hashable]] = {}
+        self._days: list[float] = []
+        self._latest: frozenset[Limiter] = frozenset()
+        self._common: frozenset[Limiter] = frozenset()
+
+    # ---------------------------------------------------------------- verbs that spend
+
+    def allow(self, key: Hashable, now: float | None = None, cost: float = 1) -> bool:
+        """`Limiter.allow` for `key`. KeysFull if the key is unknown and there is no room for it."""
+        return self._spend(key, now, lambda limiter: limiter.allow(now, cost))
+
+    async def acquire(
+        self, key: Hashable, cost: float = 1, *, timeout: float | None = None
+    ) -> float:
+        """`Limiter.acquire` for `key`: seconds waited. KeysFull at once if there is no room."""
+        limiter = self._enter(key)
+        try:
+            return await limiter.acquire(cost, timeout=timeout)
+        finally:
+            self._leave(key, limiter)
+
+    def acquire_sync(
+        self, key: Hashable, cost: float = 1, *, timeout: float | None = None
+    ) -> float:
+        """`Limiter.acquire_sync` for `key`: seconds waited. KeysFull if there is no room."""
+        limiter = self._enter(key)
+        try:
+            return limiter.acquire_sync(cost, timeout=timeout)
+        finally:
+            self._leave(key, limiter)
+
+    def charge(self, key: Hashable, cost: float, now: float | None = None) -> None:
+        """`Limiter.charge` for `key`. KeysFull if it is unknown and there is no room for it."""
+        self._spend(key, now, lambda limiter: limiter.charge(cost, now))
+
+    def pause(self, key: Hashable, seconds: float, now: float | None = None) -> None:
+        """`Limiter.pause` for `key` alone. KeysFull if it is new and there is no room for it."""
+        self._spend(key, now, lambda limiter: limiter.pause(seconds, now))
+
+    # ---------------------------------------------------------------- verbs that store nothing
+
+    def refund(self, key: Hashable, cost: float, now: float | None = None) -> None:
+        """`Limiter.refund` for `key`."""
+        self._look(key, lambda limiter: limiter.refund(cost, now))
+
+    def resume(self, key: Hashable) -> None:
+        """`Limiter.resume` for `key`."""
+        self._look(key, Limiter.resume)
+
+    def ready_at(self, key: Hashable, now: float | None = None, cost: float = 1) -> float:
+        """`Limiter.ready_at` for `key`: an instant, inf: never."""
+        return self._look(key, lambda limiter: limiter.ready_at(now, cost))
+
+    def delay(self, key: Hashable, now: float | None = None, cost: float = 1) -> float:
+        """`Limiter.delay` for `key`: seconds, inf: never."""
+        return self._look(key, lambda limiter: limiter.delay(now, cost))
+
+    def available(self, key: Hashable, now: float | None = None) -> float:
+        """`Limiter.available` for `key`: permits."""
+        return self._look(key, lambda limiter: limiter.available(now))
+
+    def stats(self, key: Hashable) -> Stats:
+        """`Limiter.stats` for `key`, since it was last forgotten."""
+        return self._look(key, Limiter.stats)
+
+    # ---------------------------------------------------------------- the table
+
+    def __getitem__(self, key: Hashable) -> Key:
+        """A handle bound to the key, whether it is known or not. It stores nothing by itself."""
+        return Key(self, key)
+
+    def __len__(self) -> int:
+        """How many keys are remembered."""
+        return len(self._limiters)
+
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether anything is remembered of `key`."""
+        return key in self._limiters
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """The keys that are remembered now."""
+        return iter(list(self._limiters))
+
+    def discard(self, key: Hashable) -> bool:
+        """Forget `key` now, its debts and pauses too; answers whether it was known.
+
+        Who waits for it still has a turn in the line that is left; newcomers start anew.
+        """
+        with LOCK:
+            if key not in self._limiters:
+                return False
+            self._drop(key)
+            return True
+
+    def __repr__(self) -> str:
+        return f"<Keyed: {len(self._limiters)} keys of at most {self._max_keys}>"
+
+    # ---------------------------------------------------------------- finding and making
+
+    def _made(self, key: Hashable) -> Limiter:
+        limiter = self._factory(key) if self._takes_key else self._factory()
+        if not isinstance(limiter, Limiter):
+            raise TypeError(f"factory must make a local limiter, not {limiter!r} for {key!r}")
+        leaves = frozenset(leaf for leaf, _ in limiter._needs(limiter._checked(1)))
+        with LOCK:
+            self._common |= leaves & self._latest
+            self._latest = leaves
+        return limiter
+
+    def _look(self, key: Hashable, verb: Callable[[Limiter], _T]) -> _T:
+        found = self._limiters.get(key) or self._made(key)
+        with LOCK:
+            return verb(self._limiters.get(key, found))
+
+    def _spend(self, key: Hashable, now: float | None, verb: Callable[[Limiter], _T]) -> _T:
+        # The user's factory runs outside the lock; who was quicker by then, counts.
+        found = self._limiters.get(key) or self._made(key)
+        with LOCK:
+            at = found._given(now)
+            limiter = self._known(key, found, at)
+            answer = verb(limiter)
+            if key not in self._limiters:
+                fresh = self._fresh_at(limiter, at)
+                if fresh > at:
+                    self._store(key, limiter, fresh, at)
+            return answer
+
+    def _enter(self, key: Hashable) -> Limiter:
+        found = self._limiters.get(key) or self._made(key)
+        with LOCK:
+            at = found._now()
+            limiter = self._known(key, found, at)
+            if key not in self._limiters:
+                self._store(key, limiter, at, at)
+            self._inside[key] = self._inside.get(key, 0) + 1
+            return limiter
+
+    def _leave(self, key: Hashable, limiter: Limiter) -> None:
+        # The garbage collector may close an abandoned `acquire` in the middle of a decision.
+        amid = LOCK._is_owned()  # type: ignore[attr-defined]
+        with LOCK:
+            others = self._inside.pop(key) - 1
+            if others:
+                self._inside[key] = others
+            elif self._limiters.get(key) is limiter and not amid:
+                at = limiter._now()
+                if self._fresh_at(limiter, at) <= at:  # refused, or it cost nothing
+                    self._drop(key)
+
+    def _known(self, key: Hashable, found: Limiter, at: float) -> Limiter:
+        """The limiter of the key; `found` if it has none, and then there is room for it."""
+        if self._days and self._days[0] <= at:
+            self._sweep(at, at)
+        limiter = self._limiters.get(key)
+        if limiter is not None:
+            return limiter
+        # All that may be forgotten at this instant is forgotten before anybody is refused.
+        looks = len(self._limiters)
+        while len(self._limiters) >= self._max_keys:
+            if looks <= 0 or self._days[0] > at + _SHORTEST:
+                raise KeysFull(self._max_keys)
+            looks -= self._sweep(at, at + _SHORTEST)
+        return found
+
+    # ---------------------------------------------------------------- remembering and forgetting
+
+    def _fresh_at(self, limiter: Limiter, at: float) -> float:
+        """From when on the key may be forgotten, as far as one can tell; `at` if that is now."""
+        nodes = (limiter, *getattr(limiter, "_nested", ()))
+        fresh = at + max(node._pause_left(at) for node in nodes)
+        for leaf, _ in limiter._needs(limiter._checked(1)):
+            if leaf not in self._common:
+                leaf._settle(at)
+                fresh = max(fresh, leaf._fresh_at(), at + leaf._pause_left(at))
+        return at if fresh <= at + tolerance(at) else fresh
+
+    def _store(self, key: Hashable, limiter: Limiter, fresh: float, at: float) -> None:
+        self._limiters[key] = limiter
+        if key in self._gone:
+            self._gone.remove(key)  # it is still in the calendar
+        else:
+            self._put_down(key, fresh, at)
+
+    def _drop(self, key: Hashable) -> None:
+        del self._limiters[key]
+        self._gone.add(key)
+        if len(self._gone) > len(self._limiters) + _AT_ONCE:
+            # Worth the work by now: write the calendar anew, without them.
+            soonest = self._days[0]
+            self._gone.clear()
+            self._calendar.clear()
+            self._days.clear()
+            heappush(self._days, soonest)
+            self._calendar[soonest] = list(self._limiters)
+
+    def _put_down(self, key: Hashable, fresh: float, at: float) -> None:
+        left = fresh - at
+        if left == inf:
+            fresh, left = at + _UNSURE, _UNSURE
+        length = max(_SHORTEST, ldexp(0.5, frexp(left / 16)[1]))
+        day = floor(fresh / length) * length
+        if day <= at < fresh:
+            day += length
+        keys = self._calendar.get(day)
+        if keys is None:
+            self._calendar[day] = [key]
+            heappush(self._days, day)
+        else:
+            keys.append(key)
+
+    def _sweep(self, at: float, upto: float) -> int:
+        """Look at some keys whose day has come by `upto`; how many."""
+        looks = 0
+        while self._days and self._days[0] <= upto and looks < _AT_ONCE:
+            keys = self._calendar[self._days[0]]
+            later = []
+            while keys and looks < _AT_ONCE:
+                looks += 1
+                key = keys.pop()
+                limiter = self._limiters.get(key)
+                if limiter is None:
+                    self._gone.remove(key)
+                    continue
+                fresh = self._fresh_at(limiter, at)
+                if fresh > at:
+                    later.append((key, fresh))
+                elif key in self._inside:
+                    later.append((key, at + _UNSURE))
+                else:
+                    del self._limiters[key]
+            if not keys:
+                del self._calendar[heappop(self._days)]
+            for key, fresh in later:
+                self._put_down(key, fresh, at)
+        return looks
+
+
+@final
+class Key:
+    """One key of a `Keyed`: every verb of a limiter, bound to the key.
+
+    It may be kept: it names the key, not the limiter that the key has at the moment.
+    """
+
+    __slots__ = ("_key", "_keyed")
+
+    def __init__(self, keyed: Keyed, key: Hashable) -> None:
+        self._keyed = keyed
+        self._key = key
+
+    def allow(self, now: float | None = None, cost: float = 1) -> bool:
+        """`Keyed.allow`."""
+        return self._keyed.allow(self._key, now, cost)
+
+    async def acquire(self, cost: float = 1, *, timeout: float | None = None) -> float:
+        """`Keyed.acquire`."""
+        return await self._keyed.acquire(self._key, cost, timeout=timeout)
+
+    def acquire_sync(self, cost: float = 1, *, timeout: float | None = None) -> float:
+        """`Keyed.acquire_sync`."""
+        return self._keyed.acquire_sync(self._key, cost, timeout=timeout)
+
+    def charge(self, cost: float, now: float | None = None) -> None:
+        """`Keyed.charge`."""
+        self._keyed.charge(self._key, cost, now)
+
+    def refund(self, cost: float, now: float | None = None) -> None:
+        """`Keyed.refund`."""
+        self._keyed.refund(self._key, cost, now)
+
+    def pause(self, seconds: float, now: float | None = None) -> None:
+        """`Keyed.pause`."""
+        self._keyed.pause(self._key, seconds, now)
+
+    def resume(self) -> None:
+        """`Keyed.resume`."""
+        self._keyed.resume(self._key)
+
+    def ready_at(self, now: float | None = None, cost: float = 1) -> float:
+        """`Keyed.ready_at`."""
+        return self._keyed.ready_at(self._key, now, cost)
+
+    def delay(self, now: float | None = None, cost: float = 1) -> float:
+        """`Keyed.delay`."""
+        return self._keyed.delay(self._key, now, cost)
+
+    def available(self, now: float | None = None) -> float:
+        """`Keyed.available`."""
+        return self._keyed.available(self._key, now)
+
+    def stats(self) -> Stats:
+        """`Keyed.stats`."""
+        return self._keyed.stats(self._key)
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Nothing to release: a permit is spent, not lent."""
+
+    def __enter__(self) -> Self:
+        self.acquire_sync()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Nothing to release: a permit is spent, not lent."""
+
+    def __repr__(self) -> str:
+        return f"{self._keyed!r}[{self._key!r}]"
+
+
+def _takes_key(factory: object) -> bool:
+    """Whether a factory has a parameter that needs the key: one without a default."""
+    from inspect import Parameter, signature
+
+    if not callable(factory):
+        raise TypeError(f"factory must be a function that makes a limiter, not {factory!r}")
+    try:
+        parameters = signature(factory).parameters.values()
+    except ValueError:  # a builtin that does not tell
+        return False
+    needed = [
+        p
+        for p in parameters
+        if p.default is Parameter.empty
+        and p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    ]
+    if len(needed) > 1 or any(p.kind is Parameter.KEYWORD_ONLY for p in needed):
+        raise TypeError(f"factory must take nothing or the key, not {', '.join(map(str, needed))}")
+    return bool(needed)
