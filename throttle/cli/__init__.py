@@ -1,7 +1,7 @@
 """The command line: `throttle fetch | simulate | inspect | demo`.
 
-Each command has a module of its own with `add(commands)`, which declares its options, and a
-function that runs it and answers the exit code. A module is imported only for its own command.
+Each command has a module of its own: `DESCRIPTION`, `EXAMPLES`, `declare(parser)` for its options,
+and `run(options)`, which answers the exit code. It is imported only when it is called.
 
 Exit codes: 0 – done; 1 – done, but something failed; 2 – the command line was wrong, or a part is
 not installed; 130 – interrupted.
@@ -10,6 +10,7 @@ not installed; 130 – interrupted.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
@@ -30,27 +31,41 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; answers the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    command = words[0] if words and words[0] in COMMANDS else None
+    if command is None:
+        _top().parse_args(words)
+        return 2
+    module = import_module(f"throttle.cli.{command}")
     parser = argparse.ArgumentParser(
-        prog="throttle",
-        description="Keeps a program inside other people's rate limits.",
-        epilog="`throttle COMMAND --help` shows the options of a command, with examples.",
+        prog=f"throttle {command}",
+        description=module.DESCRIPTION,
+        epilog=module.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=metadata.version("throttle-asyncio"))
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    chosen = next((word for word in words if not word.startswith("-")), None)
-    for name, summary in COMMANDS.items():
-        if name == chosen:
-            import_module(f"throttle.cli.{name}").add(commands, summary)
-        else:
-            commands.add_parser(name, help=summary)
-    options = parser.parse_args(words)
+    module.declare(parser)
+    # Intermixed: options may stand between the words, as in every other program.
+    options = parser.parse_intermixed_args(words[1:])
     try:
-        return int(options.run(options))
+        return int(module.run(options))
     except UsageError as error:
-        print(f"throttle {options.command}: {error}", file=sys.stderr)
+        print(f"throttle {command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _top() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    lines = "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="throttle",
+        description="Keeps a program inside other people's rate limits.",
+        epilog=f"commands:\n{lines}\n\n`throttle COMMAND --help` shows options and examples.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=metadata.version("throttle-asyncio"))
+    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS)
+    return parser

@@ -18,7 +18,10 @@ from throttle.cli import options as types
 from throttle.http.session import ThrottledSession
 from throttle.testing import RateLimitedServer
 
-__all__ = ["Result", "add", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "Result", "declare", "run"]
+
+DESCRIPTION = """Start a server on this machine that allows so many requests in any second, and ask
+it for the same pages twice: by a bare session that tries again at once, and by a throttled one."""
 
 EXAMPLES = """examples:
   throttle demo
@@ -36,22 +39,14 @@ class Result(NamedTuple):
     seconds: float
 
 
-def add(commands: Any, summary: str) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser = commands.add_parser(
-        "demo",
-        help=summary,
-        description=__doc__.split("\n\n", 1)[1],
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument(
         "--requests", type=types.count, default=150, metavar="N", help="how many (default: 150)"
     )
     parser.add_argument(
         "--rate", type=types.rate, default=types.rate("50/s"), help="the server's (default: 50/s)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

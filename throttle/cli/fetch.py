@@ -32,9 +32,12 @@ from throttle.http.events import Retried, Signalled, Waited
 from throttle.http.retry import Retry
 from throttle.http.session import ThrottledSession
 
-__all__ = ["add", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "declare", "run"]
 
 _CHUNK = 65536
+
+DESCRIPTION = """Download a list of URLs politely: each host at its own pace. What servers ask for
+is honoured, and a second run goes on where the first one stopped."""
 
 EXAMPLES = """examples:
   throttle fetch urls.txt --rate 5/s --out pages
@@ -72,16 +75,8 @@ class Tally:
 _job: ContextVar[Job] = ContextVar("job")
 
 
-def add(commands: Any, summary: str) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser = commands.add_parser(
-        "fetch",
-        help=summary,
-        description="Download a list of URLs politely: each host at its own pace, what servers "
-        "ask for is honoured, and a second run goes on where the first one stopped.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     parser.add_argument(
         "urls",
         nargs="+",
@@ -116,7 +111,6 @@ def add(commands: Any, summary: str) -> None:
         metavar="SECONDS",
         help="for each try, waiting not counted (default: 60)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
