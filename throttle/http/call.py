@@ -14,12 +14,14 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import anyio
 from yarl import URL
 
 from throttle import clock
+from throttle.concurrency import holder
 from throttle.errors import ServerThrottled
 from throttle.http.budget import Budget
 from throttle.http.events import Hooks, Retried, Signalled, Waited, shown
@@ -28,7 +30,21 @@ from throttle.http.retry import Decision, Retry
 from throttle.http.routes import Routes
 from throttle.http.signals import Headers, Overrides, Signal, read_signal
 
-__all__ = ["Call", "Engine"]
+__all__ = ["Call", "Engine", "Guard"]
+
+
+class Guard(Protocol):
+    """Who decides whether a request may go at all, and watches what becomes of it."""
+
+    async def before(self, method: str, url: URL) -> Callable[[], bool]:
+        """Before the wait for a turn, of each try. Raises to forbid; may send requests itself.
+
+        The answer is called after the wait: whether what was found is still so. If it is not, the
+        turn is let go and all begins anew.
+        """
+
+    def after(self, method: str, url: URL, status: int, seconds: float, throttled: bool) -> None:
+        """A response came, `seconds` after its request was let go."""
 
 
 @dataclass(slots=True)
@@ -41,6 +57,7 @@ class Engine:
     signals: Callable[[URL], Overrides | None] | None = None
     """Settings for reading a server's signals, by URL."""
     budget: Budget | None = None
+    guard: Guard | None = None
     random: Callable[[], float] = random.random
     wall: Callable[[], float] = time.time
 
@@ -52,14 +69,24 @@ class Engine:
 class Call:
     """One call of the user's, from its first try to what it gets back."""
 
-    __slots__ = ("_attempts", "_engine", "_origin", "_policy", "_sent", "_slot", "waited")
+    __slots__ = (
+        "_attempts",
+        "_began",
+        "_engine",
+        "_origin",
+        "_policy",
+        "_sent",
+        "_slot",
+        "waited",
+    )
 
     def __init__(self, engine: Engine, policy: Retry) -> None:
         self._engine = engine
         self._policy = policy
         self._attempts = policy.start(clock.now(), engine.budget)
         self._origin: Origin | None = None
-        self._sent = 0.0
+        self._sent = 0.0  # on the limiter's clock
+        self._began = 0.0
         self._slot: Callable[[], None] | None = None
         self.waited = 0.0  # seconds, over all tries
 
@@ -70,12 +97,26 @@ class Call:
 
     async def turn(self, method: str, url: URL) -> None:
         """Wait until a request may be sent. ServerThrottled, WaitTimeout; then nothing is held."""
+        guard = self._engine.guard
+        if guard is None:
+            await self._wait(method, url)
+            return
+        while True:
+            still_holds = await guard.before(method, url)
+            await self._wait(method, url)
+            if still_holds():
+                return
+            self.free_slot()
+            self.ended()
+
+    async def _wait(self, method: str, url: URL) -> None:
         origin = self._engine.routes.origin(url, method)
         began = clock.now()
         ends_at = self._attempts.ends_at
         if origin.slots is not None:
             await origin.slots.acquire(timeout=None if ends_at is None else ends_at - began)
-            self._slot = origin.slots.release
+            # Whoever closes the response later may be another task.
+            self._slot = partial(origin.slots.release, holder())
         try:
             timeout = None if ends_at is None else max(0.0, ends_at - clock.now())
             self._sent = await origin.admit(max_wait=self._policy.max_wait, timeout=timeout)
@@ -83,7 +124,8 @@ class Call:
             self.free_slot()
             raise
         self._origin = origin
-        waited = clock.now() - began
+        self._began = clock.now()
+        waited = self._began - began
         if waited > 0:
             self.waited += waited
             self._engine.hooks.waited(Waited(origin.name, method, shown(url), waited))
@@ -117,6 +159,9 @@ class Call:
         decision = self._attempts.after_response(
             status, signal, method, sent, clock.now(), engine.random
         )
+        if engine.guard is not None:
+            seconds = clock.now() - self._began
+            engine.guard.after(method, url, status, seconds, signal.throttled)
         if signal.throttled or signal.quotas or signal.wait_s is not None:
             await self._learn(origin, method, url, status, signal, decision)
         return decision

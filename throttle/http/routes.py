@@ -23,7 +23,7 @@ from throttle.http.origin import Origin
 from throttle.limiter import SupportsAcquire
 from throttle.rate import Rate, RateLike
 
-__all__ = ["Limit", "Routes"]
+__all__ = ["Limit", "Routes", "check_limit", "made_limiter"]
 
 #: What `rate=`, `total=` and the values of `limits=` may be: a rate in any spelling, several that
 #: all hold, a limiter (shared by all it serves), or a function of an origin's name that makes one.
@@ -55,15 +55,17 @@ class Routes:
         )
         self._origins: OrderedDict[tuple[Hashable, str | None], Origin] = OrderedDict()
         if rate is not None:
-            _check("rate", rate)
+            check_limit("rate", rate)
         if total is not None:
-            _check("total", total)
-        self._total = None if total is None else _limiter(total, None, "total")
+            check_limit("total", total)
+        self._total = None if total is None else made_limiter(total, None, "total")
         self._limits: dict[str, list[tuple[int | None, str, str, Limit]]] = {}
         self._shared: dict[str, SupportsAcquire] = {}
+        if limits is not None and not isinstance(limits, Mapping):
+            raise TypeError(f"limits must be a mapping from host to limit, not {limits!r}")
         for place, limit in (limits or {}).items():
             host, port, prefix = _place(place)
-            _check(f"limits[{place!r}]", limit)
+            check_limit(f"limits[{place!r}]", limit)
             self._limits.setdefault(host, []).append((port, prefix, place, limit))
         for entries in self._limits.values():
             entries.sort(key=lambda entry: (len(entry[1]), entry[0] is not None), reverse=True)
@@ -107,10 +109,10 @@ class Routes:
     def _new(self, key: Hashable, place: str | None, limit: Limit | None) -> Origin:
         name = _name(key)
         if place is None:
-            limiter = _limiter(inf if limit is None else limit, self._burst, name)
+            limiter = made_limiter(inf if limit is None else limit, self._burst, name)
         else:
             if place not in self._shared:
-                self._shared[place] = _limiter(inf if limit is None else limit, None, name)
+                self._shared[place] = made_limiter(inf if limit is None else limit, None, name)
             limiter = self._shared[place]
         return Origin(
             name,
@@ -130,7 +132,7 @@ class Routes:
                 self._origins.move_to_end(slot)
 
 
-def _check(name: str, limit: Limit) -> None:
+def check_limit(name: str, limit: Limit) -> None:
     """Refuse at once what cannot be a limit; a function is called only when an origin needs it."""
     if isinstance(limit, SupportsAcquire) or callable(limit):
         return
@@ -141,7 +143,7 @@ def _check(name: str, limit: Limit) -> None:
             Rate.parse(one, name=name)
 
 
-def _limiter(limit: Limit, burst: float | None, origin: str) -> SupportsAcquire:
+def made_limiter(limit: Limit, burst: float | None, origin: str) -> SupportsAcquire:
     if isinstance(limit, SupportsAcquire):
         return limit
     if callable(limit):
@@ -152,7 +154,7 @@ def _limiter(limit: Limit, burst: float | None, origin: str) -> SupportsAcquire:
     return limiter_for(limit, burst)
 
 
-def _place(place: str) -> tuple[str, int | None, str]:
+def _place(place: object) -> tuple[str, int | None, str]:
     """Host, port or None, and path prefix of a key of `limits`."""
     if not isinstance(place, str) or not place:
         raise TypeError(f"limits must be keyed by host or host/path, not {place!r}")

@@ -26,10 +26,11 @@ import aiohttp
 from aiohttp import ClientRequest, ClientResponse, ClientSession, ClientTimeout, hdrs
 from yarl import URL
 
-from throttle.http.call import Call, Engine
-from throttle.http.events import Hooks, Retried, Signalled, Waited
+from throttle.http.call import Call
+from throttle.http.events import Retried, Signalled, Waited
+from throttle.http.options import new_engine
 from throttle.http.retry import Retry
-from throttle.http.routes import Limit, Routes
+from throttle.http.routes import Limit
 from throttle.http.signals import Overrides
 from throttle.limiter import SupportsAcquire
 
@@ -75,25 +76,20 @@ class ThrottleMiddleware:
         on_retry: Callable[[Retried], object] | None = None,
         on_signal: Callable[[Signalled], object] | None = None,
     ) -> None:
-        if limiter is not None and (rate is not None or burst is not None):
-            raise ValueError(f"limiter={limiter!r} leaves nothing for rate={rate!r} to say")
-        policy = Retry() if retry is None else retry
-        if not isinstance(policy, Retry):
-            raise TypeError(f"retry must be a Retry, not {retry!r}")
-        self.engine = Engine(
-            Routes(
-                rate if limiter is None else limiter,
-                burst=burst,
-                limits=limits,
-                key=key,
-                total=total,
-                concurrency=concurrency,
-                settle=settle,
-            ),
-            policy,
-            Hooks(on_wait, on_retry, on_signal),
-            _lookup(signals) if isinstance(signals, Mapping) else signals,
-            policy.new_budget(),
+        self.engine = new_engine(
+            rate,
+            burst=burst,
+            limiter=limiter,
+            limits=limits,
+            key=key,
+            total=total,
+            concurrency=concurrency,
+            settle=settle,
+            retry=retry,
+            signals=signals,
+            on_wait=on_wait,
+            on_retry=on_retry,
+            on_signal=on_signal,
         )
         self._buffer = buffer_bodies
         # aiohttp enters the chain again after a broken connection; the call is the same then.
@@ -287,11 +283,6 @@ def _on_release(response: ClientResponse, call: Callable[[], None] | None) -> No
         call()
     else:
         connection.add_callback(call)
-
-
-def _lookup(signals: Mapping[str, Overrides]) -> Callable[[URL], Overrides | None]:
-    hosts = {host.lower(): overrides for host, overrides in signals.items()}
-    return lambda url: hosts.get((url.host or "").lower())
 
 
 class _Stopwatch:

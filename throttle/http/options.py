@@ -1,0 +1,82 @@
+"""The settings that every client has, whatever HTTP library it is made for, and what they make.
+
+`ThrottledSession` says what each means. Wrong ones are refused here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypedDict
+
+from yarl import URL
+
+from throttle.http.call import Engine
+from throttle.http.events import Hooks, Retried, Signalled, Waited
+from throttle.http.retry import Retry
+from throttle.http.routes import Limit, Routes
+from throttle.http.signals import Overrides
+from throttle.limiter import SupportsAcquire
+
+__all__ = ["Options", "new_engine"]
+
+
+class Options(TypedDict, total=False):
+    """The keywords of `new_engine`, for those who pass them on."""
+
+    burst: float | None
+    limiter: SupportsAcquire | Callable[[str], SupportsAcquire] | None
+    limits: Mapping[str, Limit] | None
+    key: Callable[[URL, str], Hashable] | None
+    total: Limit | None
+    concurrency: int | None
+    settle: float | None
+    retry: Retry | None
+    signals: Mapping[str, Overrides] | Callable[[URL], Overrides | None] | None
+    on_wait: Callable[[Waited], object] | None
+    on_retry: Callable[[Retried], object] | None
+    on_signal: Callable[[Signalled], object] | None
+
+
+def new_engine(
+    rate: Limit | None = None,
+    *,
+    burst: float | None = None,
+    limiter: SupportsAcquire | Callable[[str], SupportsAcquire] | None = None,
+    limits: Mapping[str, Limit] | None = None,
+    key: Callable[[URL, str], Hashable] | None = None,
+    total: Limit | None = None,
+    concurrency: int | None = None,
+    settle: float | None = None,
+    retry: Retry | None = None,
+    signals: Mapping[str, Overrides] | Callable[[URL], Overrides | None] | None = None,
+    on_wait: Callable[[Waited], object] | None = None,
+    on_retry: Callable[[Retried], object] | None = None,
+    on_signal: Callable[[Signalled], object] | None = None,
+) -> Engine:
+    """The engine of one client. ValueError or TypeError naming what is wrong."""
+    if limiter is not None and (rate is not None or burst is not None):
+        raise ValueError(f"limiter={limiter!r} leaves nothing for rate={rate!r} to say")
+    policy = Retry() if retry is None else retry
+    if not isinstance(policy, Retry):
+        raise TypeError(f"retry must be a Retry, not {retry!r}")
+    routes = Routes(
+        rate if limiter is None else limiter,
+        burst=burst,
+        limits=limits,
+        key=key,
+        total=total,
+        concurrency=concurrency,
+        settle=settle,
+    )
+    return Engine(
+        routes,
+        policy,
+        Hooks(on_wait, on_retry, on_signal),
+        _lookup(signals) if isinstance(signals, Mapping) else signals,
+        policy.new_budget(),
+    )
+
+
+def _lookup(signals: Mapping[str, Overrides]) -> Callable[[URL], Overrides | None]:
+    hosts = {host.lower(): overrides for host, overrides in signals.items()}
+    return lambda url: hosts.get((url.host or "").lower())
