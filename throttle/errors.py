@@ -6,7 +6,8 @@
     ├── RateLimited                     refused, and the caller chose an error over waiting
     ├── KeysFull                        a `Keyed` remembers `max_keys` keys, all of them in use
     ├── QueueFull                       `max_waiting` callers stand in line already
-    └── ServerThrottled                 a server said stop, and the retries are over
+    ├── ServerThrottled                 a server said stop, and the retries are over
+    └── RobotsDisallowed (PermissionError)  robots.txt does not let this crawler fetch the URL
 
 Each is also the standard exception a caller would expect, and carries its data as attributes, so
 that nobody has to read a number out of a text. Errors pickle, so that they cross process pools.
@@ -21,6 +22,7 @@ __all__ = [
     "KeysFull",
     "QueueFull",
     "RateLimited",
+    "RobotsDisallowed",
     "ServerThrottled",
     "ThrottleError",
     "WaitTimeout",
@@ -118,3 +120,18 @@ class ServerThrottled(ThrottleError):
         self.retry_at = retry_at
         self.status = status
         self.origin = origin
+
+
+class RobotsDisallowed(ThrottleError, PermissionError):
+    """A site's robots.txt does not let this crawler fetch a URL. Nothing was sent.
+
+    `url` – without its query; `user_agent` – the product token the rules were read for; `reason` –
+    why, if it is not a rule: a robots.txt that cannot be had forbids everything.
+    """
+
+    def __init__(self, url: str, user_agent: str, reason: str | None = None) -> None:
+        why = "its robots.txt says so" if reason is None else reason
+        super().__init__(f"{user_agent} may not fetch {url}: {why}")
+        self.url = url
+        self.user_agent = user_agent
+        self.reason = reason
