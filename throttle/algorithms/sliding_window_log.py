@@ -124,7 +124,7 @@ class SlidingWindowLog(Window):
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         """Takes out the newest permits spent at or before `at`, and counts the later ones down."""
         later: list[tuple[float, float]] = []
-        left = int(cost)
+        left: float = int(cost)
         while left and self._log:
             instant, total = self._log.pop_newest()
             if at is not None and instant > at:
