@@ -136,7 +136,7 @@ class InThread:
             raise self._error
         time = active()
         if time is not None:
-            self._watch = time.watching(self._busy)
+            self._watch = time.watching(self._thread, self._busy)
             self._watch.__enter__()
         return self._port
 

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Resident", "VirtualTime", "active", "virtual_backends", "virtual_time"]
 
-#: Real seconds for which a thread that woke, or is new, is expected to come to rest.
-_PATIENCE = 0.01
+#: Real seconds for which a thread that woke, or is new, is expected to come to rest. With a shorter
+#: one a busy machine may reorder what threads do; a longer one is felt where they go elsewhere.
+_PATIENCE = 0.05
 #: Real seconds after which to look again at work that does not tell when it ends.
 _SLICE = 0.001
 
@@ -163,8 +164,9 @@ class VirtualTime:
             self._cond.notify_all()
 
     @contextmanager
-    def watching(self, busy: Callable[[], bool]) -> Iterator[None]:
-        """Time stands while `busy()`: for work in threads of real time."""
+    def watching(self, thread: threading.Thread, busy: Callable[[], bool]) -> Iterator[None]:
+        """Time stands while `busy()`: for a thread that works in real time, and can tell."""
+        self._quiet[thread] = -inf
         self._probes.append(busy)
         try:
             yield
@@ -233,10 +235,12 @@ class VirtualTime:
                 self._asleep.pop(me, None)
                 gate.sleeper = None
 
-    def wake(self, thread: threading.Thread | None) -> None:
+    def wake(self, thread: threading.Thread) -> None:
         """A thread has to do something."""
-        if thread is not None and self._asleep.pop(thread, None) is not None:
-            self._quiet[thread] = time.monotonic() + _PATIENCE
+        sleep = self._asleep.pop(thread, None)
+        if sleep is not None:
+            # A worker is waited for as long as its job takes.
+            self._quiet[thread] = -inf if sleep.worker else time.monotonic() + _PATIENCE
             self._cond.notify_all()
 
     def _move(self, instant: float) -> None:
@@ -269,7 +273,8 @@ class Gate:
         """Wake the sleeper, or let the next sleep end at once."""
         with self._time._cond:
             self.permits += 1
-            self._time.wake(self.sleeper)
+            if self.sleeper is not None:
+                self._time.wake(self.sleeper)
 
     def acquire(self, *, timeout: float | None) -> bool:
         """Sleep until woken, or `timeout` seconds of virtual time; whether it was woken."""
