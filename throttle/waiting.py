@@ -21,6 +21,7 @@ charged exactly once; a line with a live head that can go has a timer for it; no
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import count as _counter
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ __all__ = [
     "abandon",
     "changed",
     "count",
+    "dismiss",
     "end_of_line",
     "generation",
     "join",
@@ -220,6 +222,31 @@ def _weed(queue: Queue) -> None:
             asker, shares = _wanted(waiter, queue)
             if _never(shares, asker._now()):
                 _fail(waiter, queue, _too_large(waiter, queue))
+        _serve(queue, *(queue.bound if isinstance(queue, Group) else ()))
+
+
+def dismiss(asker: Limiter, reason: Callable[[], Exception]) -> None:
+    """Fail all who stand in line for this very limiter, each with an error of its own; no state
+    changes. They run again in the order in which they stood. Under LOCK."""
+    leaf = asker._needs(asker._checked(1))[0][0]
+    side = leaf._side
+    if side is None:
+        return
+    queues: list[Queue] = list(side.lines.values() if leaf is asker else side.groups.values())
+    for queue in queues:
+        if not queue.is_over():
+            if queue.place.here():
+                _dismiss((queue, asker, reason))
+            else:
+                queue.place.poke(_dismiss, (queue, asker, reason))
+
+
+def _dismiss(order: tuple[Queue, Limiter, Callable[[], Exception]]) -> None:
+    queue, asker, reason = order
+    with LOCK:
+        for waiter in list(queue):
+            if _wanted(waiter, queue)[0] is asker:
+                _fail(waiter, queue, reason())
         _serve(queue, *(queue.bound if isinstance(queue, Group) else ()))
 
 
