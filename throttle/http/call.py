@@ -1,11 +1,12 @@
 """One call: all its tries, and what goes on between them. The same for every HTTP library.
 
-A library's own file (`session`, `transport`) sends a request and hands over what came back; this
+A library's own file (`middleware`, `transport`) sends a request and hands over what came back; this
 file waits for the turn, reads what the response says, decides on another try, and tells the hooks.
-State: the tries left and the deadline (`Attempts`), the origin and the permit of the try under way.
+State: the tries left and the deadline (`Attempts`), the origin and the permit of the try under way,
+and the slot that is in use.
 
-Invariant: each try holds at most one slot of its origin and one permit; a wait between tries holds
-neither.
+Invariant: each call holds at most one slot of an origin, and each try one permit; a wait between
+tries holds neither.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import anyio
 from yarl import URL
 
 from throttle import clock
-from throttle.concurrency import holder
+from throttle.concurrency import Concurrency, holder
 from throttle.errors import ServerThrottled
 from throttle.http.budget import Budget
 from throttle.http.events import Hooks, Retried, Signalled, Waited, shown
@@ -31,6 +31,8 @@ from throttle.http.routes import Routes
 from throttle.http.signals import Headers, Overrides, Signal, read_signal
 
 __all__ = ["Call", "Engine", "Guard"]
+
+_FINE = Decision(False, 0.0, "not a failure")
 
 
 class Guard(Protocol):
@@ -73,10 +75,12 @@ class Call:
         "_attempts",
         "_began",
         "_engine",
+        "_lease",
+        "_not_before",
         "_origin",
         "_policy",
         "_sent",
-        "_slot",
+        "_under_way",
         "waited",
     )
 
@@ -85,19 +89,25 @@ class Call:
         self._policy = policy
         self._attempts = policy.start(clock.now(), engine.budget)
         self._origin: Origin | None = None
+        self._under_way = False
         self._sent = 0.0  # on the limiter's clock
         self._began = 0.0
-        self._slot: Callable[[], None] | None = None
+        self._lease: _Lease | None = None
+        self._not_before: tuple[float, int] | None = None  # an instant, and the status that said so
         self.waited = 0.0  # seconds, over all tries
 
     @property
-    def is_over(self) -> bool:
-        """Whether no try is left."""
-        return self._attempts.left == 0
+    def ends_at(self) -> float | None:
+        """The instant at which the call must be over; None: there is none."""
+        return self._attempts.ends_at
+
+    # ---------------------------------------------------------------- before a try
 
     async def turn(self, method: str, url: URL) -> None:
         """Wait until a request may be sent. ServerThrottled, WaitTimeout; then nothing is held."""
         guard = self._engine.guard
+        if self._not_before is not None:
+            await self._be_patient(url, *self._not_before)
         if guard is None:
             await self._wait(method, url)
             return
@@ -110,79 +120,117 @@ class Call:
             self.ended()
 
     async def _wait(self, method: str, url: URL) -> None:
-        origin = self._engine.routes.origin(url, method)
-        began = clock.now()
-        ends_at = self._attempts.ends_at
-        if origin.slots is not None:
-            await origin.slots.acquire(timeout=None if ends_at is None else ends_at - began)
-            # Whoever closes the response later may be another task.
-            self._slot = partial(origin.slots.release, holder())
+        engine, ends_at = self._engine, self._attempts.ends_at
+        origin = self._origin = engine.routes.origin(url, method)
+        waited, timeout = 0.0, None
+        origin.users += 1
         try:
-            timeout = None if ends_at is None else max(0.0, ends_at - clock.now())
-            self._sent = await origin.admit(max_wait=self._policy.max_wait, timeout=timeout)
+            if origin.slots is not None:
+                waited = await self._take_slot(origin, origin.slots)
+            if ends_at is not None:
+                timeout = max(0.0, ends_at - clock.now())
+            waited += await origin.admit(max_wait=self._policy.max_wait, timeout=timeout)
         except BaseException:
+            origin.users -= 1
             self.free_slot()
             raise
-        self._origin = origin
-        self._began = clock.now()
-        waited = self._began - began
+        self._under_way = True
+        self._sent = origin.now()
+        if engine.guard is not None:
+            self._began = clock.now()
         if waited > 0:
             self.waited += waited
-            self._engine.hooks.waited(Waited(origin.name, method, shown(url), waited))
+            engine.hooks.waited(Waited(origin.name, method, shown(url), waited))
+
+    async def _take_slot(self, origin: Origin, slots: Concurrency) -> float:
+        lease, ends_at = self._lease, self._attempts.ends_at
+        if lease is not None and lease.renew(slots):
+            return 0.0  # a re-send with credentials, say, before the first response is let go
+        timeout = None if ends_at is None else max(0.0, ends_at - clock.now())
+        try:
+            waited = await slots.acquire(timeout=timeout)
+        except RuntimeError as error:
+            error.add_note(f"{origin.name}: release a response before sending the next request")
+            raise
+        self._lease = _Lease(slots)
+        return waited
+
+    async def _be_patient(self, url: URL, instant: float, status: int) -> None:
+        """A redirect asked not to be followed before an instant (RFC 9110, 10.2.3)."""
+        self._not_before = None
+        left = instant - clock.now()
+        if left <= 0:
+            return
+        longest, ends_at = self._policy.max_wait, self._attempts.ends_at
+        if (longest is not None and left > longest) or (ends_at is not None and instant >= ends_at):
+            raise ServerThrottled(
+                f"a redirect (status {status}) to {shown(url)} asks to be followed in {left:.6g} s",
+                retry_after=left,
+                retry_at=self._engine.wall() + left,
+                status=status,
+                origin=None if self._origin is None else self._origin.name,
+            )
+        await anyio.sleep(left)
+        self.waited += left
+
+    # ---------------------------------------------------------------- after a try
 
     def take_slot(self) -> Callable[[], None] | None:
-        """The function that ends the slot; from now on the caller's to call, once."""
-        slot, self._slot = self._slot, None
-        return slot
+        """The function that ends the slot; from now on the caller's to call, at least once."""
+        return None if self._lease is None else self._lease.hand_over()
 
     def free_slot(self) -> None:
         """Nothing is in flight any more."""
-        slot = self.take_slot()
-        if slot is not None:
-            slot()
+        end = self.take_slot()
+        if end is not None:
+            end()
 
     def ended(self) -> None:
-        """The try is over without anything learned: cancelled, or an error of the caller's own."""
-        if self._origin is not None:
+        """The head of the answer is here, or the try is over without one."""
+        if self._under_way and self._origin is not None:
+            self._under_way = False
+            self._origin.users -= 1
             self._origin.settle(self._sent)
-            self._origin = None
 
     async def answered(
         self, method: str, url: URL, sent: Headers, status: int, headers: Headers, body: Any
     ) -> Decision:
         """A response came. `sent` – the request's headers; `body` – what was read of the answer."""
-        origin = self._origin
         self.ended()
         engine = self._engine
         overrides = None if engine.signals is None else engine.signals(url)
         signal = read_signal(status, headers, body=body, now=engine.wall(), overrides=overrides)
-        decision = self._attempts.after_response(
-            status, signal, method, sent, clock.now(), engine.random
-        )
+        if status < 400 and not signal.throttled:
+            # What was done is no try that failed: a redirect leaves as many for where it leads.
+            decision = _FINE
+            if signal.scope == "request" and signal.wait_s and 300 <= status < 400:
+                asked = signal.wait_s + signal.pad_s
+                self._not_before = (clock.now() + asked, status)
+        else:
+            decision = self._attempts.after_response(
+                status, signal, method, sent, clock.now(), engine.random
+            )
         if engine.guard is not None:
             seconds = clock.now() - self._began
             engine.guard.after(method, url, status, seconds, signal.throttled)
+        if not signal.throttled and self._origin is not None:
+            self._origin.served()
         if signal.throttled or signal.quotas or signal.wait_s is not None:
-            await self._learn(origin, method, url, status, signal, decision)
+            await self._learn(method, url, status, signal, decision)
         return decision
 
     async def _learn(
-        self,
-        origin: Origin | None,
-        method: str,
-        url: URL,
-        status: int,
-        signal: Signal,
-        decision: Decision,
+        self, method: str, url: URL, status: int, signal: Signal, decision: Decision
     ) -> None:
-        backoff = decision.wait or self._policy.base
+        engine, origin = self._engine, self._origin
         if signal.throttled or signal.remaining == 0:
-            for sibling in self._engine.routes.siblings(url, method):
-                await sibling.learn(signal, backoff)
+            backoff, wall = decision.wait or self._policy.base, engine.wall()
+            for sibling in engine.routes.siblings(url, method):
+                await sibling.learn(signal, backoff, status=status, wall=wall)
         elif origin is not None:
             await origin.learn(signal)
-        name = origin.name if origin is not None else ""
-        self._engine.hooks.signalled(Signalled(name, method, shown(url), status, signal))
+        name = "" if origin is None else origin.name
+        engine.hooks.signalled(Signalled(name, method, shown(url), status, signal))
 
     def failed(self, method: str, sent: Headers, *, left: bool) -> Decision:
         """The connection failed; `left` – whether anything of the request may have left."""
@@ -225,3 +273,31 @@ class Call:
         if decision.wait > 0:
             await anyio.sleep(decision.wait)
             self.waited += decision.wait
+
+
+class _Lease:
+    """A slot in use, handed over from one response of a call to its next: only the last ends it."""
+
+    __slots__ = ("_of", "_slots", "_turn")
+
+    def __init__(self, slots: Concurrency) -> None:
+        self._slots: Concurrency | None = slots
+        self._of = holder()
+        self._turn = 0
+
+    def renew(self, slots: Concurrency) -> bool:
+        """Whether it is still in use, and one of these; then it belongs to the next try."""
+        self._turn += self._slots is slots
+        return self._slots is slots
+
+    def hand_over(self) -> Callable[[], None]:
+        """What ends it, as long as it belongs to this try; harmless if called again."""
+        turn = self._turn
+
+        def end() -> None:
+            slots = self._slots
+            if slots is not None and turn == self._turn:
+                self._slots = None
+                slots.release(self._of)
+
+        return end

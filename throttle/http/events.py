@@ -97,13 +97,9 @@ def _call(hook: Callable[[Event], object] | None, event: Event) -> None:
         try:
             hook(event)
         except Exception:
-            log.exception("a hook failed on %r", event)
+            log.exception("a hook failed on %s %s", event.method, event.url)
 
 
 def shown(url: URL) -> str:
-    """A URL without what may be secret."""
-    return f"{url.scheme}://{url.host or ''}{_port(url)}{url.raw_path}"
-
-
-def _port(url: URL) -> str:
-    return "" if url.is_default_port() or url.port is None else f":{url.port}"
+    """A URL without what may be secret: user, query and fragment."""
+    return f"{url.origin()}{url.raw_path}"

@@ -3,9 +3,11 @@
 Three things hold a request back, and they are one composite, so that the line is one:
 
 * the limiter that was configured;
-* a gate of its own, closed while the server has asked for a pause, and for one window after it a
-  pacer at the limiter's rate, so that the line drains evenly and not in one stampede;
+* a gate of its own, closed while the server has asked for a pause, and after it a pacer, so that
+  the line drains evenly and not in one stampede (`recovery`);
 * a limit over all origins together, if there is one.
+
+A limiter that is not of this process (it only has an `acquire`) is asked first, by itself.
 
 What a server tells can close the gate earlier (`remaining: 0`), never open it: a remainder that
 was learned only falls within a window, in whatever order the answers come in.
@@ -13,10 +15,14 @@ was learned only falls within a window, in whatever order the answers come in.
 A server counts arrivals, and a client knows only when it sent and when the answer came. So a
 permit of a window is counted at the send and moved to the receipt of the answer (`settle`): then
 whatever the server counts in one of its windows, this side counts in one of its own.
+
+Invariants: the latest deadline asked for wins, and nothing lifts a pause early; nobody stands in
+line for longer a pause than it would wait for.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
 from math import inf
 from typing import Any
@@ -24,14 +30,24 @@ from typing import Any
 from throttle import clock
 from throttle.algorithms import AllOf, TokenBucket
 from throttle.algorithms.window import Window
+from throttle.concurrency import Concurrency
 from throttle.errors import ServerThrottled
+from throttle.http.recovery import Recovery
 from throttle.http.signals import Signal
 from throttle.limiter import Limiter, SupportsAcquire
+from throttle.lock import LOCK
+from throttle.waiting import dismiss
 
 __all__ = ["Origin"]
 
+log = logging.getLogger("throttle")
+
 #: Resets that differ by less are the same reset told in whole seconds.
 _SAME_WINDOW = 1.5
+
+
+class _PauseCameError(Exception):
+    """A pause came that somebody in line may not want to wait for."""
 
 
 class Origin:
@@ -39,17 +55,22 @@ class Origin:
 
     __slots__ = (
         "_allowance",
-        "_drained_at",
         "_gate",
+        "_impatience",
         "_limiter",
         "_line",
+        "_recovery",
+        "_remote",
         "_reset_at",
+        "_retry_at",
         "_settle",
-        "_total",
+        "_status",
+        "_windows",
         "held_until",
         "in_flight",
         "name",
         "slots",
+        "users",
     )
 
     def __init__(
@@ -62,22 +83,26 @@ class Origin:
         settle: float | None = None,
     ) -> None:
         self.name = name
-        self.slots: Any = None
-        if concurrency is not None:
-            from throttle.concurrency import Concurrency
-
-            self.slots = Concurrency(concurrency)
-        self.held_until = -inf  # the instant until which the server asked to be left alone
+        self.slots = None if concurrency is None else Concurrency(concurrency)
+        self.users = 0  # requests that wait for their turn here, or are in flight
         self.in_flight = 0
-        self._limiter = limiter
-        self._total = total
-        self._settle = settle
-        self._drained_at = inf
+        self.held_until = -inf  # the instant until which the server asked to be left alone
+        self._status: int | None = None  # of the answer that asked for it
+        self._retry_at: float | None = None  # the same instant, on the wall clock
+        self._impatience = inf  # the least that anybody who came by would wait
         self._allowance = inf  # requests left until `_reset_at`, as far as the server has told
         self._reset_at = -inf
-        local = [one for one in (limiter, total) if isinstance(one, Limiter)]
+        self._recovery = Recovery()
+        self._limiter = limiter
+        limits = [limiter] if total is None else [limiter, total]
+        self._remote = [one for one in limits if not isinstance(one, Limiter)]
+        local = [one for one in limits if isinstance(one, Limiter)]
         self._gate = TokenBucket(inf, 1, clock=local[0]._clock if local else None)
         self._line = AllOf(self._gate, *local)
+        self._settle = settle
+        self._windows = [
+            (leaf, share) for leaf, share in self._line._needs(1) if isinstance(leaf, Window)
+        ]
 
     def __repr__(self) -> str:
         return f"Origin({self.name!r}, {self._limiter!r})"
@@ -90,57 +115,81 @@ class Origin:
     @property
     def waiting(self) -> int:
         """How many requests wait for their turn."""
-        return self._line.stats().waiting
+        return self.users - self.in_flight
 
     def is_idle(self, now: float) -> bool:
         """Whether nothing would be lost if it were forgotten."""
         return (
-            not self.in_flight
+            not self.users
             and now >= max(self.held_until, self._reset_at)
-            and isinstance(self._limiter, Limiter)
+            and (self.slots is None or not self.slots.taken)
             and self._line.fresh_at() <= self._line._now()
         )
 
     # ---------------------------------------------------------------- before a request
 
     async def admit(self, *, max_wait: float | None = None, timeout: float | None = None) -> float:
-        """Wait for the turn of one request; answers the instant at which it was let in.
+        """Wait for the turn of one request; answers the seconds waited.
 
-        ServerThrottled at once while the server has asked for a longer pause than `max_wait`;
-        WaitTimeout if the turn comes later than `timeout` seconds.
+        ServerThrottled at once while the server asks for a longer pause than `max_wait` seconds,
+        also in the middle of the wait; WaitTimeout if the turn comes later than `timeout` seconds.
+        `settle` must follow.
         """
-        now = clock.now()
-        if max_wait is not None and self.held_until - now > max_wait:
-            raise self._too_long(self.held_until - now, max_wait)
-        self._reopen(now)
-        for shared in (self._limiter, self._total):
-            if shared is not None and not isinstance(shared, Limiter):
-                await shared.acquire(timeout=timeout)
-        await self._line.acquire(timeout=timeout)
-        now = clock.now()
-        self._reopen(now)
+        if max_wait is not None and max_wait < self._impatience:
+            self._impatience = max_wait
+        if self.held_until > -inf:
+            self._look(max_wait)
+        began = None
+        for shared in self._remote:
+            began = clock.now() if began is None else began
+            await shared.acquire(timeout=_left(timeout, began))
+        while True:
+            try:
+                waited = await self._line.acquire(timeout=_left(timeout, began))
+                break
+            except _PauseCameError:
+                self._look(max_wait)
+        if began is not None:
+            waited = clock.now() - began
         self.in_flight += 1
-        if self._allowance < inf:
-            self._spend_allowance(now)
+        if self.held_until > -inf or self._allowance < inf:
+            self._count(clock.now())
+        return waited
+
+    def now(self) -> float:
+        """The instant, on the clock of its limiter: what `settle` wants to know."""
         return self._line._now()
 
-    def _too_long(self, left: float, max_wait: float) -> ServerThrottled:
-        return ServerThrottled(
-            f"{self.name} asked for a pause; {left:.6g} s of it are left, max_wait={max_wait:.6g}",
-            retry_after=left,
-            origin=self.name,
-        )
+    def _look(self, max_wait: float | None) -> None:
+        """Fail a caller who would not wait for the pause that is on."""
+        now = clock.now()
+        self._step(now)
+        left = self.held_until - now
+        if max_wait is not None and left > max_wait:
+            raise ServerThrottled(
+                f"{self.name} asked for a pause (status {self._status}), {left:.6g} s of it are "
+                f"left; max_wait={max_wait:.6g}",
+                retry_after=left,
+                retry_at=self._retry_at,
+                status=self._status,
+                origin=self.name,
+            )
 
-    def _reopen(self, now: float) -> None:
-        """The window after a pause is over: back to the limiter alone."""
-        if now >= self._drained_at:
-            self._drained_at = inf
-            self._gate.rate = inf
+    def _step(self, now: float) -> None:
+        if now >= self._recovery.until:
+            self._recovery.step(now, crowd=self.waiting)
+            self._gate.rate = self._recovery.rate
+
+    def _count(self, now: float) -> None:
+        """One more was let in."""
+        self._step(now)
         if now >= self._reset_at:
             self._allowance = inf
+        elif self._allowance < inf:
+            self._allowance -= 1
+            self._close_when_spent(now)
 
-    def _spend_allowance(self, now: float) -> None:
-        self._allowance -= 1
+    def _close_when_spent(self, now: float) -> None:
         if self._allowance <= 0 and now < self._reset_at:
             self._close(self._reset_at - now)
 
@@ -149,70 +198,107 @@ class Origin:
     def settle(self, sent: float) -> None:
         """The answer to a request let in at `sent` has come, or never will: move its permit."""
         self.in_flight -= 1
-        for limiter in (self._limiter, self._total):
-            if isinstance(limiter, Limiter):
-                for leaf, share in limiter._needs(limiter._checked(1)):
-                    if isinstance(leaf, Window):
-                        most = leaf.window / 10 if self._settle is None else self._settle
-                        leaf.settle(share, sent, most)
+        for leaf, share in self._windows:
+            most = leaf.window / 10 if self._settle is None else self._settle
+            leaf.settle(share, sent, most)
 
-    async def learn(self, signal: Signal, wait: float | None = None) -> None:
-        """Take to heart what a response said. `wait` – the caller's own backoff, in seconds, for a
-        refusal that names no time."""
+    def served(self) -> None:
+        """A request was answered, and not refused."""
+        self._recovery.served(clock.now())
+
+    async def learn(
+        self,
+        signal: Signal,
+        wait: float | None = None,
+        *,
+        status: int | None = None,
+        wall: float | None = None,
+    ) -> None:
+        """Take to heart what a response said.
+
+        `wait` – the caller's own backoff, in seconds, for a refusal that names no time; `status` –
+        of the response; `wall` – the wall clock at its receipt.
+        """
         if signal.scope == "request":
             return
-        now = clock.now()
-        spent = signal.remaining == 0 and signal.unit == "requests"
-        if signal.throttled or spent:
+        counts = signal.unit == "requests"
+        if signal.throttled or (counts and signal.remaining == 0):
             asked = wait if signal.wait_s is None else signal.wait_s + signal.pad_s
+            told = None
+            if counts and signal.limit and signal.window_s and not signal.remaining:
+                told = signal.limit / signal.window_s
             if asked:
-                await self.hold(asked)
-        elif signal.remaining is not None and signal.reset_after_s and signal.unit == "requests":
-            self._remember(signal.remaining, now + signal.reset_after_s + signal.pad_s)
+                await self.hold(asked, told=told, status=status, wall=wall)
+        elif signal.remaining is not None and signal.reset_after_s and counts:
+            self._remember(signal.remaining, clock.now() + signal.reset_after_s + signal.pad_s)
 
     def _remember(self, remaining: float, reset_at: float) -> None:
         # Requests in flight may not be in the server's count yet: take them as not.
         remaining = max(0, remaining - self.in_flight)
-        if abs(reset_at - self._reset_at) <= _SAME_WINDOW or reset_at < self._reset_at:
-            self._allowance = min(self._allowance, remaining)
-            self._reset_at = max(reset_at, self._reset_at)
-        else:
-            self._allowance, self._reset_at = remaining, reset_at
         now = clock.now()
-        if self._allowance <= 0 and now < self._reset_at:
-            self._close(self._reset_at - now)
+        if now >= self._reset_at or reset_at > self._reset_at + _SAME_WINDOW:
+            self._allowance, self._reset_at = remaining, reset_at
+        elif reset_at >= self._reset_at - _SAME_WINDOW:
+            self._allowance = min(self._allowance, remaining)
+        # Else it is of a window before this one, or of another limit that is renewed earlier.
+        self._close_when_spent(now)
 
-    async def hold(self, seconds: float) -> None:
+    async def hold(
+        self,
+        seconds: float,
+        *,
+        told: float | None = None,
+        status: int | None = None,
+        wall: float | None = None,
+    ) -> None:
         """The server asked to be left alone: nobody goes for `seconds`, in any process that shares
-        the limiter. The latest deadline of all wins."""
-        self._close(seconds)
-        if not isinstance(self._limiter, Limiter):
-            pause = getattr(self._limiter, "pause", None)
-            done = None if pause is None else pause(seconds)
+        the limiter. The latest deadline of all wins. `told` – its own rate, if it said."""
+        self._close(seconds, told, status, None if wall is None else wall + seconds)
+        pause = getattr(self._limiter, "pause", None)
+        if pause is None or isinstance(self._limiter, Limiter):  # the gate holds all that is local
+            return
+        try:
+            done = pause(seconds)
             if isinstance(done, Awaitable):
                 await done
+        except Exception:
+            # The answer that asked for it is the caller's all the same.
+            log.exception("the pause that %s asked for could not be shared", self.name)
 
-    def _close(self, seconds: float) -> None:
+    def _close(
+        self,
+        seconds: float,
+        told: float | None = None,
+        status: int | None = None,
+        retry_at: float | None = None,
+    ) -> None:
         now = clock.now()
         if now + seconds <= self.held_until:
             return
         self.held_until = now + seconds
-        rate, window = _pace(self._limiter)
-        if rate == inf:
-            # Nothing is known of the rate: spread those who wait over as long as the pause was.
-            rate, window = max(1, self.waiting) / max(seconds, 1.0), max(seconds, 1.0)
-        self._gate.rate = rate
+        self._status, self._retry_at = status, retry_at
+        rate, window = _sustained(self._limiter)
+        self._recovery.pause(now, seconds, rate=rate, window=window, told=told, crowd=self.users)
+        self._gate.rate = self._recovery.rate
         self._gate.pause(seconds)
-        self._drained_at = self.held_until + window
+        if seconds > self._impatience:
+            with LOCK:
+                dismiss(self._line, _PauseCameError)
 
 
-def _pace(limiter: Any) -> tuple[float, float]:
+def _left(timeout: float | None, began: float | None) -> float | None:
+    if timeout is None or began is None:
+        return timeout
+    return max(0.0, timeout - (clock.now() - began))
+
+
+def _sustained(limiter: Any) -> tuple[float, float]:
     """The sustained rate of a limiter (permits per second) and the seconds of one window of it."""
     members = getattr(limiter, "members", None)
     if members:
-        return min(_pace(member) for member in members)
-    rate = getattr(limiter, "rate", inf)
-    if not rate or rate == inf:
-        return inf, 0.0
+        return min(_sustained(member) for member in members)
+    rate = getattr(limiter, "rate", None)
+    if not isinstance(rate, (int, float)) or not 0 < rate < inf:
+        return inf, inf
     window = getattr(limiter, "window", None)
     return rate, getattr(limiter, "capacity", 1) / rate if window is None else window

@@ -4,8 +4,8 @@ An origin is (scheme, host, port), normalised, or whatever `key=` answers. `limi
 hosts with a path prefix; the longest that fits replaces `rate`, and a bare host means every port.
 One entry of `limits` is one limiter, shared by all URLs that fall under it.
 
-State: the origins in order of use. Invariant: one is forgotten only when nothing would be lost, and
-looking for those costs a bounded time at each new one.
+State: the origins, those that were looked at longest ago first. Invariant: one is forgotten only
+when nothing would be lost, and looking for those costs a bounded time at each new one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import islice
 from math import inf
+from typing import Any
 
 from yarl import URL
 
@@ -24,6 +25,10 @@ from throttle.limiter import SupportsAcquire
 from throttle.rate import Rate, RateLike
 
 __all__ = ["Limit", "Routes", "check_limit", "made_limiter"]
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+#: A handshake is a request to the same server.
+_WEB_SOCKETS = {"ws": "http", "wss": "https"}
 
 #: What `rate=`, `total=` and the values of `limits=` may be: a rate in any spelling, several that
 #: all hold, a limiter (shared by all it serves), or a function of an origin's name that makes one.
@@ -44,7 +49,9 @@ class Routes:
         concurrency: int | None = None,
         settle: float | None = None,
     ) -> None:
-        self._rate = rate
+        if burst is not None and rate is None:
+            raise ValueError(f"burst={burst!r} needs a rate")
+        self._rate = None if rate is None else check_limit("rate", rate, burst)
         self._burst = burst
         self._key = key
         self._concurrency = (
@@ -54,18 +61,16 @@ class Routes:
             None if settle is None else checks.non_negative("settle", settle, infinite=True)
         )
         self._origins: OrderedDict[tuple[Hashable, str | None], Origin] = OrderedDict()
-        if rate is not None:
-            check_limit("rate", rate)
-        if total is not None:
-            check_limit("total", total)
-        self._total = None if total is None else made_limiter(total, None, "total")
+        self._total = (
+            None if total is None else made_limiter(check_limit("total", total), None, "total")
+        )
         self._limits: dict[str, list[tuple[int | None, str, str, Limit]]] = {}
         self._shared: dict[str, SupportsAcquire] = {}
         if limits is not None and not isinstance(limits, Mapping):
             raise TypeError(f"limits must be a mapping from host to limit, not {limits!r}")
         for place, limit in (limits or {}).items():
             host, port, prefix = _place(place)
-            check_limit(f"limits[{place!r}]", limit)
+            limit = check_limit(f"limits[{place!r}]", limit)
             self._limits.setdefault(host, []).append((port, prefix, place, limit))
         for entries in self._limits.values():
             entries.sort(key=lambda entry: (len(entry[1]), entry[0] is not None), reverse=True)
@@ -96,7 +101,8 @@ class Routes:
     def _key_of(self, url: URL, method: str) -> Hashable:
         if self._key is not None:
             return self._key(url, method)
-        return (url.scheme, _host(url), url.port)
+        scheme = url.scheme
+        return (_WEB_SOCKETS.get(scheme, scheme), _host(url), url.port)
 
     def _entry(self, url: URL) -> tuple[str | None, Limit | None]:
         if self._limits:
@@ -132,37 +138,41 @@ class Routes:
                 self._origins.move_to_end(slot)
 
 
-def check_limit(name: str, limit: Limit) -> None:
+def check_limit(name: str, given: Any, burst: float | None = None) -> Limit:
     """Refuse at once what cannot be a limit; a function is called only when an origin needs it."""
+    limit: Limit = given
     if isinstance(limit, SupportsAcquire) or callable(limit):
-        return
-    if isinstance(limit, (str, Rate)) or not isinstance(limit, Iterable):
-        Rate.parse(limit, name=name)
-    else:
-        for one in limit:
-            Rate.parse(one, name=name)
+        if burst is not None:
+            raise ValueError(f"burst={burst!r} is for a rate, not for {limit!r}")
+        return limit
+    if isinstance(limit, Iterable) and not isinstance(limit, (str, Rate)):
+        limit = list(limit)
+    try:
+        limiter_for(limit, burst)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}={limit!r}: {error}") from None
+    return limit
 
 
 def made_limiter(limit: Limit, burst: float | None, origin: str) -> SupportsAcquire:
-    if isinstance(limit, SupportsAcquire):
-        return limit
-    if callable(limit):
-        made = limit(origin)
-        if not isinstance(made, SupportsAcquire):
+    if callable(limit):  # first: a class has an `acquire` too
+        made: Any = limit(origin)
+        if isinstance(made, type) or not isinstance(made, SupportsAcquire):
             raise TypeError(f"the factory must make a limiter for {origin}, but made {made!r}")
         return made
+    if isinstance(limit, SupportsAcquire):
+        return limit
     return limiter_for(limit, burst)
 
 
-def _place(place: object) -> tuple[str, int | None, str]:
+def _place(place: Any) -> tuple[str, int | None, str]:
     """Host, port or None, and path prefix of a key of `limits`."""
-    if not isinstance(place, str) or not place:
+    if not place or not isinstance(place, str):
         raise TypeError(f"limits must be keyed by host or host/path, not {place!r}")
     try:
         url = URL(place if "://" in place else f"//{place}")
-        host, port = (url.host or "").lower(), url.explicit_port
-        if port is None and url.absolute and "://" in place:
-            port = url.port
+        # Written with a scheme, it means that scheme's port; a bare host means every port.
+        host, port = _host(url), url.port if "://" in place else url.explicit_port
     except ValueError:
         host, port = "", None
     if not host:
@@ -175,13 +185,13 @@ def _is_below(path: str, prefix: str) -> bool:
 
 
 def _host(url: URL) -> str:
-    return (url.host or "").lower().rstrip(".")
+    """Without what makes no difference: case, a trailing dot, the spelling of other alphabets."""
+    return (url.raw_host or "").lower().rstrip(".")
 
 
 def _name(key: Hashable) -> str:
-    if isinstance(key, tuple) and len(key) == 3 and isinstance(key[0], str):
-        scheme, host, port = key
-        default = {"http": 80, "https": 443, "ws": 80, "wss": 443}.get(scheme)
-        host = f"[{host}]" if ":" in str(host) else host
-        return f"{scheme}://{host}" + ("" if port in (None, default) else f":{port}")
-    return str(key)
+    if not (isinstance(key, tuple) and len(key) == 3 and key[0] in _DEFAULT_PORTS):
+        return str(key)
+    scheme, host, port = key
+    host = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{host}" + ("" if port == _DEFAULT_PORTS[scheme] else f":{port}")

@@ -1,323 +1,79 @@
-"""aiohttp: `ThrottleMiddleware`, and `ThrottledSession` on top of it.
+"""aiohttp: `ThrottledSession`, a `ClientSession` that keeps within limits.
 
-The middleware is what sends: each time aiohttp is about to send a request (a first try, a redirect
-hop, a re-send with credentials) it waits for its turn at the origin it goes to, reads what the
-answer says, and sends again where that helps. It sees the request itself, so a body is replayed as
-aiohttp would replay it, or not at all.
+It delegates to a `ClientSession` (which is not to be subclassed) and hands the middleware that
+throttles to every call as the innermost one, so that nothing bypasses it. What only a session can
+do is here: time that is spent waiting does not count against the request's own timeout, and the
+settings of single calls (`using`).
 
-The session delegates to a `ClientSession` and hands the middleware to every call as the innermost
-one, so that nothing bypasses it. What only a session can do is here too: time that is spent waiting
-does not count against the request's own timeout, and the tries of one call are counted together
-even where aiohttp enters the chain twice.
-
-Invariant: a response that is not handed out has given back its connection, its slot and its permit.
+State: that session, and the engine behind the middleware. Invariant: aiohttp is never given a total
+timeout; it is kept here, around the call and then over the body.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
-from http.cookies import SimpleCookie
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Mapping, Sequence
+from copy import copy
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
-from weakref import WeakKeyDictionary
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast
 
 import aiohttp
-from aiohttp import ClientRequest, ClientResponse, ClientSession, ClientTimeout, hdrs
+from aiohttp import ClientResponse, ClientSession, ClientTimeout, hdrs
+from aiohttp.abc import AbstractCookieJar
+from aiohttp.client import DEFAULT_TIMEOUT
+from aiohttp.typedefs import JSONEncoder, LooseCookies, LooseHeaders, StrOrURL
 from yarl import URL
 
-from throttle.http.call import Call
 from throttle.http.events import Retried, Signalled, Waited
-from throttle.http.options import new_engine
+from throttle.http.middleware import Sender, Stopwatch, ThrottleMiddleware
 from throttle.http.retry import Retry
 from throttle.http.routes import Limit
 from throttle.http.signals import Overrides
 from throttle.limiter import SupportsAcquire
 
-__all__ = ["ThrottleMiddleware", "ThrottledSession"]
+__all__ = ["SessionOptions", "ThrottleMiddleware", "ThrottledSession"]
 
-Handler = Callable[[ClientRequest], Awaitable[ClientResponse]]
 P = ParamSpec("P")
 R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
 
-#: Bytes of a body that are read to learn from it, or to keep a connection for reuse.
-_SMALL = 65536
-#: Seconds that may be spent on reading a refused response so that its connection can be reused.
-_DRAIN = 1.0
-#: Statuses whose body may be evidence of a throttle (D14).
-_TELLING = frozenset({400, 403, 409, 418, 429, 503, 529})
-_UNREPLAYABLE = "the body cannot be sent again"
+#: What aiohttp itself passes for "as the session has it".
+_SENTINEL = aiohttp.helpers.sentinel
 
 
-class ThrottleMiddleware:
-    """The engine as a middleware for somebody else's `ClientSession(middlewares=[...])`.
+class SessionOptions(TypedDict, total=False):
+    """The arguments of `ClientSession` that go to it as they are."""
 
-    Put it last: the innermost sees every send. Under a bare middleware aiohttp's own total timeout
-    counts the waiting too, and a `middlewares=` given to a single request replaces the session's
-    list, this one included; `ThrottledSession` has neither limit. Parameters: see there.
-    """
-
-    def __init__(
-        self,
-        rate: Limit | None = None,
-        *,
-        burst: float | None = None,
-        limiter: SupportsAcquire | Callable[[str], SupportsAcquire] | None = None,
-        limits: Mapping[str, Limit] | None = None,
-        key: Callable[[URL, str], Hashable] | None = None,
-        total: Limit | None = None,
-        concurrency: int | None = None,
-        settle: float | None = None,
-        retry: Retry | None = None,
-        signals: Mapping[str, Overrides] | Callable[[URL], Overrides | None] | None = None,
-        buffer_bodies: bool = False,
-        on_wait: Callable[[Waited], object] | None = None,
-        on_retry: Callable[[Retried], object] | None = None,
-        on_signal: Callable[[Signalled], object] | None = None,
-    ) -> None:
-        self.engine = new_engine(
-            rate,
-            burst=burst,
-            limiter=limiter,
-            limits=limits,
-            key=key,
-            total=total,
-            concurrency=concurrency,
-            settle=settle,
-            retry=retry,
-            signals=signals,
-            on_wait=on_wait,
-            on_retry=on_retry,
-            on_signal=on_signal,
-        )
-        self._buffer = buffer_bodies
-        # aiohttp enters the chain again after a broken connection; the call is the same then.
-        self._calls: WeakKeyDictionary[asyncio.Task[Any], tuple[object, _Sender]] = (
-            WeakKeyDictionary()
-        )
-
-    async def __call__(self, request: ClientRequest, handler: Handler) -> ClientResponse:
-        task = asyncio.current_task()
-        # The list of traces is made once for each call; nothing public tells calls apart.
-        mark = getattr(request, "_traces", None)
-        if mark is None:
-            mark = getattr(request, "traces", None)
-        sender = None
-        if task is not None and mark is not None:
-            known = self._calls.get(task)
-            if known is not None and known[0] is mark:
-                sender = known[1]
-        if sender is None:
-            sender = self.sender()
-            if task is not None and mark is not None:
-                self._calls[task] = (mark, sender)
-        return await sender(request, handler)
-
-    def sender(self, retry: Retry | None = None, *, buffer: bool | None = None) -> _Sender:
-        """The middleware for one call, which counts its tries whatever aiohttp makes of it."""
-        return _Sender(self.engine.call(retry), self._buffer if buffer is None else buffer)
-
-
-class _Sender:
-    """One call as a middleware."""
-
-    __slots__ = ("_broken", "_buffer", "_call", "clock")
-
-    def __init__(self, call: Call, buffer: bool) -> None:
-        self._call = call
-        self._buffer = buffer
-        self._broken: BaseException | None = None
-        self.clock: _Stopwatch | None = None
-
-    async def __call__(self, request: ClientRequest, handler: Handler) -> ClientResponse:
-        if self._broken is not None and self._call.is_over:
-            raise self._broken  # aiohttp's own second try, of a call that has none left
-        call, method = self._call, request.method
-        if self._buffer and request.body:
-            await request.body.as_bytes()
-        while True:
-            await self._aside(call.turn(method, request.url))
-            try:
-                response = await handler(request)
-            except (aiohttp.ClientConnectionError, TimeoutError) as error:
-                call.free_slot()
-                await self._after_error(request, error)
-                continue
-            except BaseException:
-                call.free_slot()
-                call.ended()
-                raise
-            try:
-                if not await self._again(request, response):
-                    _on_release(response, call.take_slot())
-                    return response
-            except BaseException:
-                response.close()
-                call.free_slot()
-                call.ended()
-                raise
-
-    async def _aside(self, waiting: Awaitable[None]) -> None:
-        """Wait, with the request's own timeout stopped."""
-        if self.clock is None:
-            await waiting
-        else:
-            with self.clock.stopped():
-                await waiting
-
-    async def _after_error(self, request: ClientRequest, error: BaseException) -> None:
-        """Wait for the next try, or raise."""
-        call = self._call
-        decision = call.failed(request.method, request.headers, left=not _never_left(error))
-        over = self.clock is not None and self.clock.expired
-        instead = None
-        if isinstance(error, aiohttp.ClientSSLError) or over or not _is_network(error):
-            instead = "not a connection failure" if not over else "timeout"
-        elif decision.retry and not _can_replay(request):
-            instead = _UNREPLAYABLE
-            error.add_note(f"not tried again: {_UNREPLAYABLE}")
-        call.tell(request.method, request.url, decision, error, instead=instead)
-        if not decision.retry or instead is not None:
-            self._broken = error
-            raise error
-        await self._aside(call.rest(decision))
-        _make_ready(request)
-
-    async def _again(self, request: ClientRequest, response: ClientResponse) -> bool:
-        """Learn from a response. Whether the request is to be sent again; then it has been waited
-        for, and the response is closed."""
-        call = self._call
-        body = await _evidence(response)
-        decision = await call.answered(
-            request.method, request.url, request.headers, response.status, response.headers, body
-        )
-        if decision.reason == "not a failure":
-            return False
-        instead = None
-        if decision.retry and not _can_replay(request):
-            instead = _UNREPLAYABLE
-        call.tell(request.method, request.url, decision, instead=instead)
-        if decision.raises:
-            raise call.refusal(request.url, request.method, decision)
-        if not decision.retry or instead is not None:
-            return False
-        _keep_cookies(request, response)
-        await _drain(response)
-        call.free_slot()
-        await self._aside(call.rest(decision))
-        _make_ready(request)
-        return True
-
-
-# -------------------------------------------------------------------- small things about aiohttp
-
-
-def _never_left(error: BaseException) -> bool:
-    return isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
-
-
-def _is_network(error: BaseException) -> bool:
-    return isinstance(error, aiohttp.ClientConnectionError)
-
-
-def _can_replay(request: ClientRequest) -> bool:
-    return not getattr(request.body, "consumed", False)
-
-
-def _make_ready(request: ClientRequest) -> None:
-    if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
-        request.update_expect_continue(True)
-
-
-def _keep_cookies(request: ClientRequest, response: ClientResponse) -> None:
-    """A response that nobody gets to see has set cookies all the same."""
-    if not response.cookies or request.session is None:
-        return
-    jar = request.session.cookie_jar
-    jar.update_cookies(response.cookies, response.url)
-    cookies = SimpleCookie(request.headers.get(hdrs.COOKIE, ""))
-    cookies.update(jar.filter_cookies(request.url))
-    if cookies:
-        request.headers[hdrs.COOKIE] = cookies.output(header="", sep=";").strip()
-
-
-async def _evidence(response: ClientResponse) -> bytes | None:
-    """The body, where it may tell of a throttle and costs nothing to read."""
-    if response.status not in _TELLING or response.content_type not in _TEXTS:
-        return None
-    return await _read(response)
-
-
-_TEXTS = frozenset(
-    {"application/json", "application/problem+json", "application/xml", "text/xml", "text/plain"}
-)
-
-
-async def _read(response: ClientResponse) -> bytes | None:
-    """A small body; it stays readable for whoever gets the response."""
-    length = response.content_length
-    if response.content.is_eof() or (length is not None and length <= _SMALL):
-        try:
-            async with asyncio.timeout(_DRAIN):
-                return await response.read()
-        except (TimeoutError, aiohttp.ClientError):
-            return None
-    return None
-
-
-async def _drain(response: ClientResponse) -> None:
-    """Give the connection back: for reuse if the rest of the body is small, else closed."""
-    if await _read(response) is None:
-        response.close()
-    else:
-        response.release()
-
-
-def _on_release(response: ClientResponse, call: Callable[[], None] | None) -> None:
-    """Call back when the connection of a response is released, now if it has been."""
-    if call is None:
-        return
-    connection = response.connection
-    if connection is None or connection.closed:
-        call()
-    else:
-        connection.add_callback(call)
-
-
-class _Stopwatch:
-    """The request's own total timeout, which does not run while the request waits for its turn."""
-
-    __slots__ = ("_left", "_timeout")
-
-    def __init__(self, timeout: asyncio.Timeout) -> None:
-        self._timeout = timeout
-        self._left: float | None = None
-
-    @property
-    def expired(self) -> bool:
-        return self._timeout.expired()
-
-    @property
-    def left(self) -> float | None:
-        """Seconds left; None: no timeout."""
-        when = self._timeout.when()
-        return None if when is None else max(0.0, when - asyncio.get_running_loop().time())
-
-    def stopped(self) -> _Stopwatch:
-        return self
-
-    def __enter__(self) -> None:
-        self._left = self.left
-        if not self._timeout.expired():
-            self._timeout.reschedule(None)
-
-    def __exit__(self, *_: object) -> None:
-        if self._left is not None and not self._timeout.expired():
-            self._timeout.reschedule(asyncio.get_running_loop().time() + self._left)
-
-
-# -------------------------------------------------------------------- the session
+    connector: aiohttp.BaseConnector | None
+    loop: asyncio.AbstractEventLoop | None
+    cookies: LooseCookies | None
+    headers: LooseHeaders | None
+    proxy: StrOrURL | None
+    proxy_auth: aiohttp.BasicAuth | None
+    skip_auto_headers: Sequence[str] | None
+    auth: aiohttp.BasicAuth | None
+    json_serialize: JSONEncoder
+    json_serialize_bytes: Callable[[Any], bytes] | None
+    request_class: type[aiohttp.ClientRequest]
+    response_class: type[ClientResponse]
+    ws_response_class: Any
+    version: aiohttp.HttpVersion
+    cookie_jar: AbstractCookieJar | None
+    connector_owner: bool
+    raise_for_status: bool | Callable[[ClientResponse], Awaitable[None]]
+    read_timeout: float
+    conn_timeout: float | None
+    timeout: ClientTimeout | None
+    auto_decompress: bool
+    trust_env: bool
+    requote_redirect_url: bool
+    trace_configs: list[aiohttp.TraceConfig] | None
+    read_bufsize: int
+    max_line_size: int
+    max_field_size: int
+    max_headers: int
+    fallback_charset_resolver: Callable[[ClientResponse, bytes], str]
+    ssl_shutdown_timeout: float | None
 
 
 class _Pending(Generic[T_co]):
@@ -326,7 +82,7 @@ class _Pending(Generic[T_co]):
 
     __slots__ = ("_coroutine", "_result")
 
-    def __init__(self, coroutine: Any) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
 
     def send(self, value: Any) -> Any:
@@ -403,7 +159,7 @@ class ThrottledSession:
         on_retry: Callable[[Retried], object] | None = None,
         on_signal: Callable[[Signalled], object] | None = None,
         middlewares: Sequence[Any] = (),
-        **options: Any,
+        **options: Unpack[SessionOptions],
     ) -> None:
         throttle = ThrottleMiddleware(
             rate,
@@ -421,31 +177,30 @@ class ThrottledSession:
             on_retry=on_retry,
             on_signal=on_signal,
         )
-        own = object.__setattr__
-        own(self, "_throttle", throttle)
-        own(self, "_users", tuple(middlewares))
+        self._throttle = throttle
+        self._users = tuple(middlewares)
+        self._retry: Retry | None = None
+        self._buffer: bool | None = None
+        limit: Any = options.get("timeout") or DEFAULT_TIMEOUT
+        old_style = "read_timeout" in options or "conn_timeout" in options
+        if isinstance(limit, ClientTimeout) and not old_style:
+            options["timeout"] = _untimed(limit)
         # Web socket handshakes take no middlewares of their own: they go through the session's.
-        own(
-            self,
-            "_session",
-            ClientSession(base_url, middlewares=(*middlewares, throttle), **options),
-        )
-        own(self, "_retry", None)
-        own(self, "_buffer", None)
-
-    _throttle: ThrottleMiddleware
-    _users: tuple[Any, ...]
-    _session: ClientSession
-    _retry: Retry | None
-    _buffer: bool | None
+        self._session = ClientSession(base_url, middlewares=(*middlewares, throttle), **options)
+        self._timeout: ClientTimeout = self._session.timeout if old_style else limit
+        self._untimed = _untimed(self._timeout)
+        # Whoever runs before the request is sent, and is to be timed.
+        self._outsiders = bool(self._users or self._session.trace_configs)
 
     def using(self, *, retry: Retry | None = None, buffer_body: bool | None = None) -> Self:
         """The same session, with other settings for the calls made through the answer."""
-        view = object.__new__(type(self))
-        for name in ("_throttle", "_users", "_session"):
-            object.__setattr__(view, name, getattr(self, name))
-        object.__setattr__(view, "_retry", self._retry if retry is None else retry)
-        object.__setattr__(view, "_buffer", self._buffer if buffer_body is None else buffer_body)
+        view = copy(self)
+        if retry is not None:
+            if not isinstance(retry, Retry):
+                raise TypeError(f"retry must be a Retry, not {retry!r}")
+            view._retry = retry
+        if buffer_body is not None:
+            view._buffer = buffer_body
         return view
 
     # ---------------------------------------------------------------- requests
@@ -453,37 +208,44 @@ class ThrottledSession:
     async def _send(
         self,
         method: str,
-        url: str | URL,
+        url: StrOrURL,
         *,
         timeout: Any = ...,
-        middlewares: Any = None,
+        middlewares: Sequence[Any] | None = None,
         **options: Any,
     ) -> ClientResponse:
-        session = self._session
-        if timeout is ...:
-            limit = session.timeout
-        else:
+        limit = self._timeout
+        if timeout is not ... and timeout is not _SENTINEL:
             limit = timeout if isinstance(timeout, ClientTimeout) else ClientTimeout(total=timeout)
-        sender = self._throttle.sender(self._retry, buffer=self._buffer)
+        options["timeout"] = self._untimed if limit is self._timeout else _untimed(limit)
+        sender = self._sender()
         users = self._users if middlewares is None else middlewares
         options["middlewares"] = (*users, sender)
-        if not limit.total:
-            if timeout is not ...:
-                options["timeout"] = limit
-            return await session.request(method, url, **options)
-        options["timeout"] = ClientTimeout(
-            connect=limit.connect,
-            sock_read=limit.sock_read,
-            sock_connect=limit.sock_connect,
-            ceil_threshold=limit.ceil_threshold,
-        )
-        async with asyncio.timeout(limit.total) as scope:
-            sender.clock = _Stopwatch(scope)
-            response = await session.request(method, url, **options)
-            left = sender.clock.left
-        if left is not None:
-            _time_body(response, left)
+        sending = self._session.request(method, url, **options)
+        if not limit.total or limit.total < 0:
+            return await sending
+        async with asyncio.timeout(None) as scope:
+            watch = sender.clock = Stopwatch(scope, limit.total)
+            if self._outsiders or middlewares:
+                watch.start()
+            response = await sending
+            watch.stop()
+        if response.connection is not None:
+            _time_body(response, response.connection, watch.left)
         return response
+
+    async def _connect(self, url: StrOrURL, options: dict[str, Any]) -> Any:
+        sender, total = self._sender(), self._timeout.total
+        connecting = sender.through_session(self._session.ws_connect(url, **options))
+        if not total or total < 0:
+            return await connecting
+        async with asyncio.timeout(None) as scope:
+            sender.clock = Stopwatch(scope, total)
+            sender.clock.start()
+            return await connecting
+
+    def _sender(self) -> Sender:
+        return self._throttle.sender(self._retry, buffer=self._buffer)
 
     @_like(ClientSession.request)
     def request(self, method: str, url: str | URL, **options: Any) -> Any:
@@ -531,7 +293,7 @@ class ThrottledSession:
     @_like(ClientSession.ws_connect)
     def ws_connect(self, url: str | URL, **options: Any) -> Any:
         """As `ClientSession.ws_connect`; the handshake waits for its turn like a request."""
-        return self._session.ws_connect(url, **options)
+        return _Pending(self._connect(url, options))
 
     # ---------------------------------------------------------------- the rest is the session's
 
@@ -556,23 +318,43 @@ class ThrottledSession:
         """As `ClientSession.close`."""
         await self._session.close()
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "_session":  # not made yet: an argument was refused
-            raise AttributeError(name)
-        return getattr(self._session, name)
+    @property
+    def timeout(self) -> ClientTimeout:
+        """The timeouts of the session."""
+        return self._timeout
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._session, name, value)
+    @property
+    def requote_redirect_url(self) -> bool:
+        """As `ClientSession.requote_redirect_url`."""
+        return self._session.requote_redirect_url
+
+    @requote_redirect_url.setter
+    def requote_redirect_url(self, value: bool) -> None:
+        self._session.requote_redirect_url = value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_session" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._session, name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} over {self._session!r}>"
 
 
-def _time_body(response: ClientResponse, left: float) -> None:
+def _untimed(limit: ClientTimeout) -> ClientTimeout:
+    """The same without the total, which is kept here."""
+    if limit.total is None:
+        return limit
+    return ClientTimeout(
+        connect=limit.connect,
+        sock_read=limit.sock_read,
+        sock_connect=limit.sock_connect,
+        ceil_threshold=limit.ceil_threshold,
+    )
+
+
+def _time_body(response: ClientResponse, connection: Any, left: float) -> None:
     """Let the request's own timeout go on over the body, as aiohttp does."""
-    connection = response.connection
-    if connection is None or connection.closed:
-        return
 
     def expire() -> None:
         response.content.set_exception(TimeoutError())
