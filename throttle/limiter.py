@@ -94,7 +94,7 @@ class Limiter:
         # A caller of `acquire` enters when it may depart; where that is the same as fitting, the
         # fused form serves both.
         same = cls._departs_at is Limiter._departs_at
-        cls._enter = cls._try if same else Limiter._enter_by_departure  # type: ignore[method-assign]
+        cls._enter = cls._try if same else cls._enter_by_departure  # type: ignore[method-assign]
 
     # ---------------------------------------------------------------- the two that decide
 
@@ -454,8 +454,8 @@ class Limiter:
             # A state made with `initial=` and not used yet is written down at instant 0.
             now = 0.0 if self._last == inf else self._settle(self._now())
             self._retune(now, **parameters)
-            if -inf < self._last < now:
-                self._last = now
+            if self._fresh_at() > -inf:  # it is written down at `now`
+                self._last = max(self._last, now)
             waiting.retuned(self)
 
     # ---------------------------------------------------------------- the shorter forms
