@@ -47,8 +47,8 @@ _LOOK = 1.0
 _SILENCE = 2.5
 #: Seconds after which one who has had its part looks whether the others have left something.
 _AFTER_YOU = 0.002
-#: Seconds by which a head may be late before newcomers, who do not wait, need not stand back.
-_LATE = 0.05
+#: Seconds by which a head may be late before nobody stands back for it. It goes when it comes.
+_LATE = 0.01
 
 _generation = 0
 
@@ -246,23 +246,34 @@ class Shared(_Plain):
             return call(*arguments)
         finally:
             self._door = before
-            line = None if self._side is None else self._side.lines.get(door.key)
-            if line is None or line.head() is None:
+            if not self._stands(door):
                 self._remove(door.token)
+
+    def _stands(self, door: Door) -> bool:
+        line = None if self._side is None else self._side.lines.get(door.key)
+        return line is not None and line.head() is not None
 
     def _remove(self, token: int) -> None:
         self._heads = [head for head in self._heads if head.token != token]
 
     def _seniors(self, door: Door | None) -> list[Head]:
-        """The heads of others who go before the one at this door, or before a newcomer."""
+        """The heads that go before the one at this door, or before a newcomer."""
         now = self._now()
-        if any(now - head.seen > _SILENCE for head in self._heads):
-            self._heads = [head for head in self._heads if now - head.seen <= _SILENCE]
-        if door is not None:
-            for index, head in enumerate(self._heads):
-                if head.token == door.token:
-                    return self._heads[:index]
-        return self._heads
+        # Who left its line while another process had the lock could not take its head along.
+        left = {door.token for door in self._doors.values() if not self._stands(door)}
+        if any(now - head.seen > _SILENCE or head.token in left for head in self._heads):
+            self._heads = [
+                head
+                for head in self._heads
+                if now - head.seen <= _SILENCE and head.token not in left
+            ]
+        seniors = []
+        for head in self._heads:
+            if door is not None and head.token == door.token:
+                break
+            if head.plan + _LATE > now:
+                seniors.append(head)
+        return seniors
 
     def _behind(
         self,
@@ -283,16 +294,24 @@ class Shared(_Plain):
         numbers = self._model.numbers()
         try:
             for head in seniors:
-                _play(head, self._model.leaves, parts if head.plan <= now else 1)
-                start = max(start, head.plan)
+                times = parts if head.plan <= now else 1
+                start = max(start, self._play(head, self._model.leaves, times))
             return decide(start, cost)
         finally:
             self._model.load(numbers)
 
+    def _play(self, head: Head, leaves: tuple[Limiter, ...], times: int = 1) -> float:
+        """Let a head go as planned, with so many times what it wants; the instant of that."""
+        at = head.plan
+        if self._side is not None and self._side.paused_until < inf:
+            at = max(at, self._side.paused_until)  # a pause that its process has not seen yet
+        for leaf, share in zip(leaves, head.shares, strict=True):
+            if share:
+                leaf._spend(at if leaf._last == inf else max(at, leaf._last), share * times)
+        return at
+
     def _shut(self, now: float) -> bool:
-        if self._heads and any(head.plan + _LATE > now for head in self._seniors(None)):
-            return True
-        return super()._shut(now)
+        return bool(self._heads and self._seniors(None)) or super()._shut(now)
 
     # ---------------------------------------------------------------- the algorithm
 
@@ -308,14 +327,15 @@ class Shared(_Plain):
         if door is None:
             return due
         moment = self._now()
-        if moment > door.turn_ends:
+        if moment >= door.turn_ends:
             door.turn = 0
         if door.turn and not self._slack and due <= moment:
             # A window opens for all at once. Whoever wakes first must not take it all.
             parts = door.turn + 1
             fair = self._behind(seniors, now, self._of._departs_at, cost, parts=parts, now=moment)
             if fair > moment:
-                due = min(fair, moment + _AFTER_YOU)
+                self._remove(door.token)  # nobody is to stand back for who stands back
+                return min(fair, moment + _AFTER_YOU)
         self._alone = self._of._departs_at(now, cost) if seniors else due
         shares = dict(self._of._needs(cost))
         wants = tuple(shares.get(leaf, 0.0) for leaf in self._model.leaves)
@@ -387,19 +407,11 @@ class Shared(_Plain):
         leaves = tuple(leaf for leaf, _ in copy._of._needs(copy._of._checked(1)))
         for head in self._seniors(None):
             if head.token not in own:
-                _play(head, leaves)
-                copy._last = max(copy._last, head.plan) if copy._last < inf else head.plan
+                at = self._play(head, leaves)
+                copy._last = max(copy._last, at) if copy._last < inf else at
         if copy._last == inf and not self._single:
             copy._last = -inf
         return copy
-
-
-def _play(head: Head, leaves: tuple[Limiter, ...], parts: int = 1) -> None:
-    """Let a head go as planned, with `parts` times what it wants."""
-    for leaf, share in zip(leaves, head.shares, strict=True):
-        if share:
-            at = head.plan if leaf._last == inf else max(head.plan, leaf._last)
-            leaf._spend(at, share * parts)
 
 
 class Door:
