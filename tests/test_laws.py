@@ -1,4 +1,4 @@
-"""The laws that every algorithm keeps (docs: the laws), over one table, on time that is passed in."""
+"""The laws that every algorithm keeps, over one table, on time that is passed in."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_2_a_million_calls_do_not_drift(start: float, capacity: int) -> None:
         now = bucket._ready_at(now, 1)
         bucket._spend(now, 1)
     exact = Fraction(start) + Fraction(calls - capacity, rate)
-    # Where a float is fine, one who comes each time it is just full moves the start by its rounding.
+    # Where floats are fine, one who comes each time it is just full moves the anchor a little.
     rounding = calls * Fraction(2) ** -34 if capacity == 1 and start < 2**20 else 0
     assert abs(Fraction(now) - exact) <= slip(now) + rounding
 
@@ -296,7 +296,7 @@ def test_6_a_small_step_back_earns_nothing_twice(
 def test_6_a_large_step_back_is_another_clock(
     subject: Subject, story: list[Step], start: float
 ) -> None:
-    limiter, now, grants = play(subject, story, start + 1e6, debts=False)
+    limiter, _, grants = play(subject, story, start + 1e6, debts=False)
     if not grants:
         return
     last = grants[-1][0]

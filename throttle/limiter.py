@@ -151,7 +151,7 @@ class Limiter:
         return inf
 
     def _span(self) -> float:
-        """Seconds in which the whole state is forgotten. A clock set back by more is another clock."""
+        """Seconds in which all is forgotten: a clock set back by more is another clock."""
         return inf
 
     def _shift(self, delta: float) -> None:

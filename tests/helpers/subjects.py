@@ -73,14 +73,17 @@ def holds_fixed_windows(limiter: Any, grants: list[Grant]) -> None:
 
 def holds_the_estimate(limiter: Any, grants: list[Grant]) -> None:
     """previous * (its share still in sight) + current is at most the limit, after each grant."""
-    window, counts = Fraction(limiter.window), dict[int, float]()
-    origin = Fraction(0)
+    window, origin, counts = limiter.window, 0.0, dict[int, float]()
     for at, cost in grants:
-        index = floor((Fraction(at) - origin) / window)
-        early = floor((Fraction(at) + slip(at) - origin) / window)
-        if not any(count for number, count in counts.items() if number >= early - 1):
-            origin, index, counts = Fraction(at), 0, {}
-        share = 1 - ((Fraction(at) + slip(at) - origin) / window - index)
+        index = floor((at - origin) / window)
+        if at < origin + index * window:
+            index -= 1
+        elif at >= origin + (index + 1) * window:
+            index += 1
+        if not any(number >= index - 1 for number in counts):  # idle: windows count from here
+            origin, index, counts = at, 0, {}
+        passed = (Fraction(at) + slip(at) - Fraction(origin)) / Fraction(window)
+        share = 1 - (passed - index)
         counts[index] = counts.get(index, 0) + cost
         load = Fraction(counts.get(index - 1, 0)) * min(1, max(0, share)) + Fraction(counts[index])
         assert load <= Fraction(limiter.limit) * (1 + Fraction(1, 10**12))

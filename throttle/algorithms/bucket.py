@@ -33,7 +33,16 @@ _BLUR, _SLOWEST = 1e-6, 1e9
 class Bucket(Limiter):
     """The arithmetic of TokenBucket and LeakyBucket."""
 
-    __slots__ = ("_anchor", "_blur", "_capacity", "_carry", "_initial", "_rate", "_slack", "_spent")
+    __slots__ = (
+        "_anchor",
+        "_capacity",
+        "_carry",
+        "_doubt",
+        "_initial",
+        "_rate",
+        "_slack",
+        "_spent",
+    )
 
     def __init__(
         self,
@@ -58,7 +67,8 @@ class Bucket(Limiter):
         self._restart()
 
     def _gauge(self) -> None:
-        self._blur = _BLUR if self._capacity < self._rate * _SLOWEST else inf
+        slow = self._capacity >= self._rate * _SLOWEST
+        self._doubt = inf if slow else self._rate * _BLUR
 
     def _checked_capacity(self, capacity: object) -> float:
         limitless = self._rate == inf
@@ -105,22 +115,23 @@ class Bucket(Limiter):
     def _try(self, now: float, cost: float) -> bool:
         """The two fused, for speed, where no rounding could change the answer."""
         if 0.0 <= now < FAR:
-            spent = self._spent
-            total = spent + cost
-            earned = (now - self._anchor - self._blur) * self._rate  # at the least
-            if spent < earned:
-                if cost <= self._capacity and earned < inf:
-                    self._anchor = self._last = now
-                    self._spent = cost
-                    self._carry = 0.0
-                    return True
-            elif total - self._capacity < earned:
-                if total - spent == cost:
-                    self._spent = total
-                    self._last = now
-                    return True
-            elif total - self._capacity > earned + 2.0 * self._blur * self._rate:
-                return False
+            spent, doubt = self._spent, self._doubt
+            earned = (now - self._anchor) * self._rate
+            if spent - doubt > earned:  # not full
+                total = spent + cost
+                over = total - self._capacity
+                if over + doubt < earned:
+                    if total - spent == cost:
+                        self._spent = total
+                        self._last = now
+                        return True
+                elif over - doubt > earned:
+                    return False
+            elif spent + doubt < earned < inf and cost <= self._capacity:
+                self._anchor = self._last = now
+                self._spent = cost
+                self._carry = 0.0
+                return True
         return super()._try(now, cost)
 
     # ---------------------------------------------------------------- the rest of the contract
@@ -179,9 +190,9 @@ class Bucket(Limiter):
         self._rate = new.get("rate", self._rate)
         self._capacity = new.get("capacity", self._capacity)
         self._gauge()
-        if self._anchor > -inf:  # else nothing was ever spent
-            self._anchor, self._carry = now, 0.0
-            self._spent = max(0.0, self._capacity - level)
+        missing = max(0.0, self._capacity - level)
+        if missing or self._anchor > -inf:  # else it is as new, and stays so
+            self._anchor, self._spent, self._carry = now, missing, 0.0
 
     @property
     def rate(self) -> float:
