@@ -18,17 +18,17 @@ _STAMP = re.compile(r"\[(\d{1,2}/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d(?:\.\d+)? [+
 _EPOCH = re.compile(r"\s*(\d+(?:\.\d+)?)(?=[\s,;]|$)")
 
 
-def burst(count: int, rate: float, seconds: float, seed: int) -> list[float]:
+def burst(count: int, rate: float, seed: int) -> list[float]:
     """All at once: the lab's `demo_burst`."""
     return [0.0] * count
 
 
-def steady(count: int, rate: float, seconds: float, seed: int) -> list[float]:
+def steady(count: int, rate: float, seed: int) -> list[float]:
     """One every 1/rate seconds: the lab's `demo_steady`."""
     return [number / rate for number in range(count)]
 
 
-def poisson(count: int, rate: float, seconds: float, seed: int) -> list[float]:
+def poisson(count: int, rate: float, seed: int) -> list[float]:
     """Independent of each other, `rate` a second on average."""
     source = random.Random(seed)
     instants, now = [], 0.0
@@ -38,7 +38,7 @@ def poisson(count: int, rate: float, seconds: float, seed: int) -> list[float]:
     return instants
 
 
-def bursts(count: int, rate: float, seconds: float, seed: int) -> list[float]:
+def bursts(count: int, rate: float, seed: int) -> list[float]:
     """Ten at once, again and again, `rate` a second on average."""
     return [(number // 10) * 10 / rate for number in range(count)]
 

@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
 def _arrivals(options: argparse.Namespace) -> list[float]:
     if options.arrivals in PATTERNS:
         count = options.count or (10 if options.arrivals == "burst" else 30)
-        return PATTERNS[options.arrivals](count, options.rate.per_second, 0.0, options.seed)
+        return PATTERNS[options.arrivals](count, options.rate.per_second, options.seed)
     if options.arrivals == "-":
         return from_log(sys.stdin, "standard input")
     path = Path(options.arrivals)
