@@ -29,7 +29,7 @@ def limiter_for(
     evenly. `options` go to the limiter (`clock=`, `max_waiting=`). A rate that does not parse, or
     is 0, is a ValueError or TypeError naming it.
     """
-    if not isinstance(rate, (str, Rate)) and isinstance(rate, Iterable):
+    if not isinstance(rate, (str, bytes, Rate)) and isinstance(rate, Iterable):
         rates = list(rate)
         if not rates:
             raise ValueError("rate: at least one is needed")
@@ -38,7 +38,7 @@ def limiter_for(
     parsed = Rate.parse(rate)
     positive("rate", parsed.count, infinite=True)
     if burst is not None:
-        return TokenBucket(parsed, burst, **options)
+        return TokenBucket(parsed, positive("burst", burst), **options)
     if parsed.count == inf:
         return TokenBucket(parsed, **options)
     return SlidingWindowLog.from_rate(parsed, **options)

@@ -28,6 +28,7 @@ _UNITS = {
     "d": 86400, "day": 86400,
     "w": 604800, "week": 604800,
 }  # fmt: skip
+_PLURAL = re.compile(r"(?<=[a-z][a-rt-z])s$")  # of a word, not of "s" or "ms"
 _NUMBER = r"\d+(?:[_,]\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?|\.\d+"
 _SPELLING = re.compile(
     rf"\s*(?P<count>{_NUMBER}|inf)\s*"
@@ -71,7 +72,7 @@ class Rate:
         unit = match["unit"]
         seconds: float = 1
         if unit is not None:
-            known = _UNITS.get(unit.lower()) or _UNITS.get(unit.lower().removesuffix("s"))
+            known = _UNITS.get(unit.lower()) or _UNITS.get(_PLURAL.sub("", unit.lower()))
             if known is None:
                 raise ValueError(f"{name} has an unknown unit of time {unit!r} in {value!r}")
             seconds = known
