@@ -12,6 +12,7 @@ import asyncio
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,18 +149,20 @@ def _queue(make: Callable[[], Limiter], arrivals: Sequence[float]) -> list[float
     left = [float("inf")] * len(arrivals)
 
     async def caller(limiter: Limiter, number: int, came: float) -> None:
-        loop = asyncio.get_running_loop()
-        arrived = loop.create_future()
-        loop.call_at(came, arrived.set_result, None)
-        await arrived
-        try:
+        with suppress(CostTooLarge):
             left[number] = came + await limiter.acquire()
-        except CostTooLarge:
-            return
 
     async def all_of() -> None:
         limiter = make()
-        await asyncio.gather(*(caller(limiter, *arrival) for arrival in enumerate(arrivals)))
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            for number, came in enumerate(arrivals):
+                if came > loop.time():
+                    # One timer an instant: timers of the same instant fire in no certain order.
+                    arrived = loop.create_future()
+                    loop.call_at(came, arrived.set_result, None)
+                    await arrived
+                group.create_task(caller(limiter, number, came))
 
     with virtual_time() as time:
         time.run(all_of)
