@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,13 @@ def told(pipes: list[int]) -> list[bytes]:
 
 
 def grants_of(
-    work: Callable[[FileLimiter, Callable[[bytes], None]], None], path: str, make: Any
+    work: Callable[[FileLimiter, Callable[[bytes], object]], None], path: str, make: Any
 ) -> Any:
     """Four children on one file; what each reported."""
     FileLimiter(path, make())
 
     def child(pipe: int) -> None:
-        work(FileLimiter(path, make()), lambda data: os.write(pipe, data) and None)
+        work(FileLimiter(path, make()), partial(os.write, pipe))
 
     children = [fork(child) for _ in range(4)]
     texts = told([pipe for _, pipe in children])
@@ -89,7 +90,7 @@ def instants(texts: list[bytes]) -> list[list[float]]:
 def window(path: str) -> Any:
     """`allow` as fast as it goes: for each process, the instants around each call let in."""
 
-    def work(limiter: FileLimiter, tell: Callable[[bytes], None]) -> None:
+    def work(limiter: FileLimiter, tell: Callable[[bytes], object]) -> None:
         end = time.monotonic() + 0.6
         while (before := time.monotonic()) < end:
             if limiter.allow():
@@ -102,7 +103,7 @@ def line(path: str) -> Any:
     """`acquire` by four tasks in each process: the instants that were charged."""
     spend = Shared._spend
 
-    def work(limiter: FileLimiter, tell: Callable[[bytes], None]) -> None:
+    def work(limiter: FileLimiter, tell: Callable[[bytes], object]) -> None:
         def recorded(self: Shared, at: float, cost: Any) -> None:
             tell(struct.pack("d", at))
             spend(self, at, cost)
@@ -133,7 +134,7 @@ def kills(path: str) -> Any:
         limiter = FileLimiter(f"{path}{number}", plan, patience=5.0)
         for _ in range(80):
             before = limiter.available()
-            child, pipe = fork(lambda out: _spend_on(limiter, out))
+            child, pipe = fork(partial(_spend_on, limiter))
             time.sleep(random.random() * 0.006)
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -193,12 +194,13 @@ def stopped(path: str) -> Any:
     os.kill(child, signal.SIGSTOP)
     os.waitpid(child, os.WUNTRACED)
     seen = {}
-    for name, call in {
+    calls: dict[str, Callable[[], object]] = {
         "allow": other.allow,
         "acquire_sync": other.acquire_sync,
         "acquire": lambda: asyncio.run(_acquire(other)),
         "charge": lambda: other.charge(1),
-    }.items():
+    }
+    for name, call in calls.items():
         try:
             seen[name] = repr(call())
         except TimeoutError as error:
@@ -221,7 +223,6 @@ def forked(path: str) -> Any:
         await limiter.acquire()
         waiting = asyncio.ensure_future(limiter.acquire(2))
         await asyncio.sleep(0.01)
-        with_lock = []
 
         def child(pipe: int) -> None:
             mine = limiter._shared.enter()  # its own lock: the parent must not get it
@@ -231,15 +232,15 @@ def forked(path: str) -> Any:
             os.write(pipe, f", {limiter.stats().waiting} in line".encode())
 
         number, pipe = fork(child)
-        with_lock.append(os.read(pipe, 6).decode())
+        first = os.read(pipe, 6).decode()
         mine = limiter._shared.enter()
         if mine:
             limiter._shared.leave()
         text = told([pipe])[0].decode()
-        os.waitpid(number, 0)
+        os.waitpid(number, 0)  # noqa: ASYNC222  # the loop has nothing else to do
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        return with_lock[0] + text, mine, limiter.stats().waiting, limiter.available()
+        return first + text, mine, limiter.stats().waiting, limiter.available()
 
     return asyncio.run(scene())
 

@@ -23,11 +23,11 @@ from __future__ import annotations
 import os
 import secrets
 import struct
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
+from time import time as wall_clock
 from typing import Any, NamedTuple
 
 from throttle import waiting
@@ -139,7 +139,7 @@ class Shared(_Plain):
             model.meaning,
             self._row.size + _HEADS * self._head.size,
             model.cells,
-            Record(boot_id(), time.time(), self._now(), self._written),
+            Record(boot_id(), wall_clock(), self._now(), self._written),
         )
 
     # ---------------------------------------------------------------- the file
@@ -190,7 +190,7 @@ class Shared(_Plain):
                     for head in self._heads
                 )
             if body != self._written:
-                self._file.write(time.time(), self._now(), body)
+                self._file.write(wall_clock(), self._now(), body)
                 self._written = body
         except BaseException:
             self._file.forget()
@@ -212,7 +212,7 @@ class Shared(_Plain):
             heads = [Head(token, seen, plan, tuple(shares)) for token, seen, plan, *shares in rows]
             if record.boot != self._file.boot:
                 model.check()
-                delta = self._now() - record.stamp - max(0.0, time.time() - record.wall)
+                delta = self._now() - record.stamp - max(0.0, wall_clock() - record.wall)
                 model.shift(delta)
                 paused += delta
                 heads = []

@@ -42,7 +42,7 @@ _FIELDS: dict[type[Limiter], tuple[str, ...]] = {
     FixedWindow: ("_opened", "_spent"),
     SlidingWindowLog: ("_total", "_gone", "_log.head", "_log.count", "_log.base"),
 }
-_NAMES = {kind: name for name, kind in ALGORITHMS.items()}
+_NAMES: dict[type[Limiter], str] = {kind: name for name, kind in ALGORITHMS.items()}
 
 
 class Cells(Protocol):
