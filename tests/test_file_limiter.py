@@ -372,6 +372,11 @@ async def test_a_debt_made_by_another_process_delays_who_waits_and_fails_who_can
     assert failed[0] <= 3.01
 
 
+def plant(limiter: FileLimiter, head: Head) -> None:
+    """Leave a head in the line of the file, as a process does that is killed in it."""
+    assert limiter._shared.run(limiter._shared._put, head)
+
+
 @pytest.mark.anyio
 async def test_the_head_of_a_process_that_was_killed_costs_one_slot_and_is_forgotten(
     path: Path,
@@ -380,9 +385,7 @@ async def test_the_head_of_a_process_that_was_killed_costs_one_slot_and_is_forgo
     await limiter.acquire()
     start = anyio.current_time()
     shared = dead._shared
-    assert shared.enter()
-    shared._heads = [Head(1, shared._now(), shared._now() + 0.1, (1.0,))]
-    shared.leave()
+    plant(dead, Head(1, shared._now(), shared._now() + 0.1, (1.0,)))
     waits = [await limiter.acquire() for _ in range(40)]
     assert anyio.current_time() - start <= 4.1 + 1e-9
     assert sum(waits) == pytest.approx(anyio.current_time() - start)
@@ -395,9 +398,7 @@ async def test_a_dead_head_with_a_dear_wish_is_dropped_when_it_does_not_look(pat
     limiter, dead = (FileLimiter(path, TokenBucket(1, 1000)) for _ in range(2))
     limiter.charge(1000)
     shared = dead._shared
-    assert shared.enter()
-    shared._heads = [Head(1, shared._now(), shared._now() + 900, (900.0,))]
-    shared.leave()
+    plant(dead, Head(1, shared._now(), shared._now() + 900, (900.0,)))
     assert not limiter.allow()
     assert 2.5 <= await limiter.acquire() <= 3.5
 
@@ -639,7 +640,7 @@ def test_a_holder_that_is_stopped_is_a_clear_error(path: Path) -> None:
 def test_a_forked_child_has_a_lock_and_a_line_of_its_own(path: Path) -> None:
     text, parent_got_it, waiting, left = processes.play("forked", path)
     assert text == "locked, 0 in line"
-    assert not parent_got_it
+    assert parent_got_it is None
     assert waiting == 0
     assert left == 1
 
@@ -685,9 +686,7 @@ def test_a_pause_outlives_a_reboot_and_a_line_does_not(
     monkeypatch.setattr(crowd, "wall_clock", wall)
     before = FileLimiter(path, TokenBucket(1, 5, clock=clock))
     before.pause(60)
-    assert before._shared.enter()
-    before._shared._heads = [Head(1, 5000.0, 5060.0, (1.0,))]
-    before._shared.leave()
+    plant(before, Head(1, 5000.0, 5060.0, (1.0,)))
     monkeypatch.setattr(crowd, "boot_id", lambda: b"another boot....")
     clock.now, wall.now = 3.0, 1.7e9 + 20
     after = FileLimiter(path, TokenBucket(1, 5, clock=clock))
@@ -993,3 +992,31 @@ def test_a_gift_that_is_cut_off_never_shrinks_the_limit(path: Path) -> None:
     assert other.allow(1.0)
     assert other.available(10.0) == 4
     assert other.available(11.0) == 5
+
+
+@pytest.mark.parametrize("moment", ["lock", "take", "write"])
+def test_an_interrupt_leaves_no_lock_and_no_trace(
+    moment: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter, other = (FileLimiter(path, TokenBucket(1, 5)) for _ in range(2))
+
+    def interrupted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            real(*args)
+            raise KeyboardInterrupt  # Ctrl-C, right after
+
+        return call
+
+    owner, name = {
+        "lock": (StateFile, "try_lock"),
+        "take": (TokenBucket, "_try"),
+        "write": (crowd, "wall_clock"),
+    }[moment]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted(getattr(owner, name)))
+        with pytest.raises(KeyboardInterrupt):
+            limiter.allow(0.0)
+    assert other.available(0.0) == 5
+    assert limiter.available(0.0) == 5
+    assert limiter.allow(0.0)
+    assert other.available(0.0) == 4

@@ -182,12 +182,12 @@ def stopped(path: str) -> Any:
     other = FileLimiter(path, TokenBucket(1, 5), patience=0.1)
 
     def hold(pipe: int) -> None:
-        if not limiter._shared.enter():
-            raise RuntimeError("the lock was not free")
-        os.write(pipe, b"held")
-        time.sleep(0.01)  # the parent stops it here
-        limiter._shared.leave()
-        os.write(pipe, b", free")
+        def held() -> None:
+            os.write(pipe, b"held")
+            time.sleep(0.01)  # the parent stops it here
+
+        if limiter._shared.run(held):
+            os.write(pipe, b", free")
 
     child, pipe = fork(hold)
     held = os.read(pipe, 4).decode()
@@ -225,17 +225,16 @@ def forked(path: str) -> Any:
         await asyncio.sleep(0.01)
 
         def child(pipe: int) -> None:
-            mine = limiter._shared.enter()  # its own lock: the parent must not get it
-            os.write(pipe, b"locked" if mine else b"shut out")
-            time.sleep(0.2)
-            limiter._shared.leave()
+            def held() -> None:
+                os.write(pipe, b"locked")
+                time.sleep(0.2)
+
+            limiter._shared.run(held)  # its own lock: the parent must not get it
             os.write(pipe, f", {limiter.stats().waiting} in line".encode())
 
         number, pipe = fork(child)
         first = os.read(pipe, 6).decode()
-        mine = limiter._shared.enter()
-        if mine:
-            limiter._shared.leave()
+        mine = limiter._shared.run(int)
         text = told([pipe])[0].decode()
         os.waitpid(number, 0)  # noqa: ASYNC222  # the loop has nothing else to do
         waiting.cancel()

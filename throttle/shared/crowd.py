@@ -8,12 +8,12 @@ instant; then it is charged what it really takes, when it really goes, and the n
 line stands at the end. So processes go in turn, a bound is never broken by somebody who was late,
 and a process that is killed leaves nothing behind but a plan that is forgotten.
 
-    Shared   the limiter that `throttle.waiting` sees. Enter before use, leave after: the lock of
-             the file is held between, and the state is what the file says
-    Door     a place to wait in, whose timers enter first. Where another process has the lock they
+    Shared   the limiter that `throttle.waiting` sees. Inside `run` the lock of the file is held,
+             and the state is what the file says
+    Door     a place to wait in, whose timers run inside. Where another process has the lock they
              come back a little later, so that no event loop ever waits for a lock
 
-Invariants, between `enter` and `leave`: the model holds the state of the file; a head is in the row
+Invariants, inside `run`: the model holds the state of the file; a head is in the row
 only while it stands in a line here. A head that did not look after its plan for `_SILENCE` seconds
 belongs to a process that is gone: it is dropped by whoever looks.
 """
@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
 from time import time as wall_clock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from throttle import waiting
 from throttle.limiter import Limiter
@@ -38,6 +38,9 @@ from throttle.shared.model import Model
 from throttle.shared.statefile import FileLocked, FileRefused, Record, StateFile, boot_id
 
 __all__ = ["Door", "Shared", "naps"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Heads that have room in the file; one of more comes in when another has gone, out of turn.
 _HEADS = 32
@@ -109,11 +112,11 @@ class _Plain(Limiter):
 
 
 class Shared(_Plain):
-    """The limiter of a file. All under LOCK, and between `enter` and `leave`."""
+    """The limiter of a file. All under LOCK, and inside `run`."""
 
     __slots__ = (
         "_alone", "_born", "_depth", "_door", "_doors", "_failure", "_file", "_head", "_heads",
-        "_model", "_row", "_single", "_slack", "_written", "patience",
+        "_interrupted", "_model", "_row", "_single", "_slack", "_written", "patience",
     )  # fmt: skip
 
     def __init__(self, path: str | os.PathLike[str], template: Limiter, patience: float) -> None:
@@ -132,6 +135,7 @@ class Shared(_Plain):
         self._failure: Exception | None = None
         self._alone = -inf  # the plan for the head at the door, were there no seniors
         self._depth = 0
+        self._interrupted = False
         self._born = _generation
         self._written = self._row.pack(-inf, *model.numbers())
         self._file = StateFile(
@@ -149,9 +153,26 @@ class Shared(_Plain):
         """Where the file is."""
         return self._file.path
 
-    def enter(self) -> bool:
-        """Take the lock and read the state; False while another process has the lock."""
-        if self._depth:  # the garbage collector may close an abandoned `acquire()` at any point
+    def run(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[R] | None:
+        """Make a call on the state of the file; None while another process has its lock.
+
+        Whatever the call did is written down, unless it was interrupted: then nothing was done.
+        """
+        depth = self._depth
+        try:
+            if not self._go_in():
+                return None
+            return (call(*args, **kwargs),)
+        except Exception:
+            raise
+        except BaseException:
+            self._interrupted = True
+            raise
+        finally:
+            self._go_out(depth)
+
+    def _go_in(self) -> bool:
+        if self._depth:
             self._depth += 1
             return True
         if self._born != _generation:
@@ -167,36 +188,42 @@ class Shared(_Plain):
                 self._read(record)
         except BaseException:
             self._file.forget()
-            self._file.unlock()
             raise
         if self._heads and self._side is None:
             self._side = waiting.Side()
         self._depth = 1
         return True
 
-    def leave(self) -> None:
-        """Write the state down, if it changed, and let go of the lock."""
-        self._depth -= 1
-        if self._depth:
+    def _go_out(self, depth: int) -> None:
+        """Back to `depth`; from the outermost call, write the state down and unlock the file."""
+        if depth:
+            self._depth = depth
             return
         try:
-            side = self._side
-            body = self._row.pack(
-                -inf if side is None else side.paused_until, *self._model.numbers()
-            )
-            if self._heads:
-                body += b"".join(
-                    self._head.pack(head.token, head.seen, head.plan, *head.shares)
-                    for head in self._heads
-                )
-            if body != self._written:
-                self._file.write(wall_clock(), self._now(), body)
-                self._written = body
-        except BaseException:
-            self._file.forget()
-            raise
+            if self._interrupted:
+                self._interrupted = False
+                self._file.forget()
+            elif self._depth:
+                self._write()
         finally:
+            self._depth = 0
             self._file.unlock()
+
+    def _write(self) -> None:
+        side = self._side
+        body = self._row.pack(-inf if side is None else side.paused_until, *self._model.numbers())
+        if self._heads:
+            body += b"".join(
+                self._head.pack(head.token, head.seen, head.plan, *head.shares)
+                for head in self._heads
+            )
+        if body != self._written:
+            try:
+                self._file.write(wall_clock(), self._now(), body)
+            except BaseException:
+                self._file.forget()
+                raise
+            self._written = body
 
     def close(self) -> None:
         """Let go of the file."""
@@ -441,7 +468,7 @@ class Door:
         return self._place.over()
 
     def here(self) -> bool:
-        """Never: whoever is not called by this door has not entered."""
+        """Never: who is not called by this door may not be inside."""
         return False
 
     def waiter(self) -> Any:
@@ -468,23 +495,17 @@ class Door:
         shared = self._shared
         with LOCK:
             try:
-                if not shared.enter():
-                    if argument is None:  # of no line in particular: the next one to enter does it
-                        return
-                    if self._naps is None:
-                        self._naps = naps(shared.path, shared.patience)
-                    nap = next(self._naps)
-                    again(argument, nap, partial(self._through, call, again))
+                if shared.run(shared.at, self, call, argument):
+                    self._naps = None
                     return
+                if argument is None:  # of no line in particular: the next one to enter does it
+                    return
+                if self._naps is None:
+                    self._naps = naps(shared.path, shared.patience)
+                again(argument, next(self._naps), partial(self._through, call, again))
             except Exception as error:
                 self._naps, shared._failure = None, error
                 try:
                     call(argument)
                 finally:
                     shared._failure = None
-                return
-            self._naps = None
-            try:
-                shared.at(self, call, argument)
-            finally:
-                shared.leave()

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from throttle import checks, waiting
+from throttle.errors import ThrottleError
 from throttle.limiter import Limiter, Stats
 from throttle.lock import LOCK
 from throttle.parking import Place, this_loop, this_thread
@@ -59,8 +60,7 @@ class FileLimiter:
         self._template = limiter
         self._shared = Shared(path, limiter, patience)
         with LOCK:
-            if self._shared.enter():  # who has the lock has read the file, and found it good
-                self._shared.leave()
+            self._shared.run(int)  # who has the lock meanwhile has read the file, and found it good
 
     @property
     def path(self) -> str:
@@ -73,11 +73,9 @@ class FileLimiter:
         wait = None
         while True:
             with LOCK:
-                if shared.enter():
-                    try:
-                        return verb(*args, **kwargs)
-                    finally:
-                        shared.leave()
+                done = shared.run(verb, *args, **kwargs)
+            if done is not None:
+                return done[0]
             if wait is None:
                 wait = naps(shared.path, shared.patience)
             time.sleep(next(wait))
@@ -254,31 +252,27 @@ class _Call:
             else:
                 door = self._door
                 first = door is not None and door.knocking[0] is self
-            if not first or not shared.enter():
-                if self._naps is None:
-                    self._naps = naps(shared.path, shared.patience)
-                    self._door = shared.door(self._place())
-                    self._door.knocking.append(self)
-                    self._begun = shared._now()
-                return False
-            try:
-                return self._enter(shared)
-            finally:
-                shared.leave()
+            if first and shared.run(self._enter, shared):
+                return True
+            if self._naps is None:
+                self._naps = naps(shared.path, shared.patience)
+                self._door = shared.door(self._place())
+                self._door.knocking.append(self)
+                self._begun = shared._now()
+            return False
 
-    def _enter(self, shared: Shared) -> bool:
+    def _enter(self, shared: Shared) -> None:
         now = shared._now()
         if self._begun is None:
             self._begun = now
         at = shared._settle(now)
         if not shared._shut(at) and shared._enter(at, self.cost):
             shared._granted += 1
-            return True
+            return
         self._door = shared.door(self._place())
         self.waiter = shared.at(
             self._door, waiting.join, shared, self.cost, now, self._timeout, self._door
         )
-        return True
 
     def nap(self) -> float:
         """Seconds to sleep before the next try; FileLocked when that was long enough."""
@@ -305,14 +299,10 @@ class _Call:
             return
         with LOCK:
             try:
-                entered = shared.enter()
-            except Exception:
-                entered = False  # the reason for leaving is what the caller has to see
-            try:
-                if entered and self._door is not None:
-                    shared.at(self._door, waiting.leave, self.waiter)
-                else:
-                    waiting.leave(self.waiter)
-            finally:
-                if entered:
-                    shared.leave()
+                if self._door is not None and shared.run(
+                    shared.at, self._door, waiting.leave, self.waiter
+                ):
+                    return
+            except (OSError, ThrottleError):
+                pass  # of the file; the reason for leaving is what the caller has to see
+            waiting.leave(self.waiter)

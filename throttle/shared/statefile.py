@@ -48,6 +48,7 @@ _CRC = struct.Struct("<I")
 _SERIAL = struct.Struct("<Q")
 _SLOTS = _PAGE + 64  # the byte that names the slot has a cache line of its own
 
+_EXCLUSIVE = 0 if fcntl is None else fcntl.LOCK_EX | fcntl.LOCK_NB
 #: Tries for the lock before a caller has to stand back. Its holder needs a few microseconds.
 _TRIES = 12
 #: Seconds after which an open file is compared with what lies at its path.
@@ -233,15 +234,16 @@ class StateFile:
             self._check()
         for _ in range(_TRIES):
             try:
-                fcntl.flock(self._fd, 6)  # LOCK_EX | LOCK_NB: the sum would be computed each time
+                fcntl.flock(self._fd, _EXCLUSIVE)
                 return True
             except BlockingIOError:
                 os.sched_yield()
         return False
 
     def unlock(self) -> None:
-        """Let go of the lock."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        """Let go of the lock. Nothing happens if it is not held."""
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _check(self) -> None:
         """Follow the path: a file that was removed is made again, and all meet in the new one."""
