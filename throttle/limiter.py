@@ -330,7 +330,8 @@ class Limiter:
             if not self._shut(at) and self._enter(at, cost):
                 self._granted += 1
                 return 0.0
-            waiter = waiting.join(self, cost, now, timeout, waiting.this_thread())
+            place = waiting.this_thread(blocks=timeout != 0)
+            waiter = waiting.join(self, cost, now, timeout, place)
         try:
             waiter.block()
         except BaseException:

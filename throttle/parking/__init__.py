@@ -98,11 +98,12 @@ def this_loop() -> Place:
     return on_asyncio.place()
 
 
-def this_thread() -> Place:
+def this_thread(*, blocks: bool = True) -> Place:
     """The place of plain threads. RuntimeError in a running event loop, which must not block."""
     trio, asyncio = sys.modules.get("trio"), sys.modules.get("asyncio")
-    if (trio is not None and trio.lowlevel.in_trio_run()) or (
-        asyncio is not None and asyncio._get_running_loop() is not None
+    if blocks and (
+        (trio is not None and trio.lowlevel.in_trio_run())
+        or (asyncio is not None and asyncio._get_running_loop() is not None)
     ):
         raise RuntimeError(
             "acquire_sync would block a running event loop: use `await limiter.acquire()` there"
