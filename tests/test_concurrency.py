@@ -101,6 +101,7 @@ async def test_a_timeout_is_waited_for_since_nobody_can_tell() -> None:
         group.start_soon(crowd.hold, "in", 10)
         await settle()
         group.start_soon(crowd.hold, "patient", 1, 11)
+        await settle()
         group.start_soon(crowd.hold, "forever", 1, inf)
         with pytest.raises(WaitTimeout) as caught:
             await crowd.slots.acquire(timeout=4)

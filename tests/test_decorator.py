@@ -613,7 +613,7 @@ def test_a_lambda_around_a_coroutine_function_is_not_let_through() -> None:
         ((True,), {}, TypeError, "True"),
         ((None,), {}, TypeError, "needs a rate"),
         (([],), {}, ValueError, "at least one"),
-        ((1,), {"burst": 0}, ValueError, "capacity"),
+        ((1,), {"burst": 0}, ValueError, "burst"),
         ((asyncio.Semaphore(1),), {}, TypeError, "no limiter"),
         ((TokenBucket(1),), {"burst": 2}, TypeError, "burst"),
         ((TokenBucket(1),), {"key": "x"}, TypeError, "key"),
@@ -657,3 +657,14 @@ def test_a_limiter_of_ones_own_will_do() -> None:
         def _take(self, at: float, cost: float) -> None: ...
 
     assert throttle(Own(), cost=10**9)(len)("ab") == 2
+
+
+@pytest.mark.anyio
+async def test_a_plain_function_that_does_not_wait_may_be_called_in_a_loop() -> None:
+    tried = throttle("1/10s", on_limit="raise")(len)
+    assert tried("abc") == 3
+    with pytest.raises(RateLimited) as caught:
+        tried("abc")
+    assert caught.value.retry_after == 10
+    with pytest.raises(WaitTimeout):
+        throttle(tried.limiter, timeout=0)(len)("ab")

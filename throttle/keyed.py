@@ -40,6 +40,9 @@ _UNSURE = 1.0
 _SHORTEST = 2.0**-10
 
 
+#: Names of the slots of each kind of limiter.
+_SLOTS: dict[type, tuple[str, ...]] = {}
+
 _T = TypeVar("_T")
 
 
@@ -188,8 +191,11 @@ class Keyed:
             raise TypeError(f"factory must make a local limiter, not {limiter!r} for {key!r}")
         leaves = frozenset(leaf for leaf, _ in limiter._needs(limiter._checked(1)))
         with LOCK:
-            self._common |= leaves & self._latest
-            self._latest = leaves
+            common, self._latest, before = leaves & self._latest, leaves, self._latest
+            self._common |= common
+        twins = {type(leaf): leaf for leaf in before}
+        for leaf in leaves - self._common:
+            _share(leaf, twins.get(type(leaf)))
         return limiter
 
     def _look(self, key: Hashable, verb: Callable[[Limiter], _T]) -> _T:
@@ -403,6 +409,20 @@ class Key:
 
     def __repr__(self) -> str:
         return f"{self._keyed!r}[{self._key!r}]"
+
+
+def _share(limiter: Limiter, twin: Limiter | None) -> None:
+    """Let a limiter use the numbers of its twin where they are the same: parameters, mostly."""
+    if twin is not None:
+        kind = type(limiter)
+        if kind not in _SLOTS:
+            _SLOTS[kind] = tuple(
+                name for base in kind.__mro__ for name in getattr(base, "__slots__", ())
+            )
+        for name in _SLOTS[kind]:
+            own, other = getattr(limiter, name, None), getattr(twin, name, None)
+            if type(own) is float and type(other) is float and own == other:
+                setattr(limiter, name, other)
 
 
 def _takes_key(factory: object) -> bool:
