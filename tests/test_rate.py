@@ -159,10 +159,12 @@ def test_what_is_written_is_read(count: int, unit: tuple[int, str]) -> None:
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_rate_or_an_error_that_names_it(text: str) -> None:
+    complaint = repr(text)
     try:
         rate = Rate.parse(text)
     except ValueError as error:
-        assert repr(text) in str(error)
+        complaint = str(error)
     else:
         assert rate.count >= 0
         assert 0 < rate.per < inf
+    assert repr(text) in complaint

@@ -142,6 +142,17 @@ class Limiter:
             low, high = (middle, high) if self._ready_at(now, middle) <= now else (low, middle)
         return low
 
+    def _shown(self, now: float, level: float, grain: float) -> float:
+        """`level`, computed with a rounding of `grain` permits, as `available` may show it.
+
+        A whole permit that fits within the tolerance is shown as one, and nothing that does not.
+        """
+        whole = float(round(level))
+        if level < whole and self._ready_at(now, whole) <= now:
+            return whole
+        fits = level <= 0 or self._ready_at(now, level) <= now
+        return level if fits else level - 4 * grain
+
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         """Give `cost` back, never above full; `at` names the instant it was spent, if known."""
         raise NotImplementedError(f"{type(self).__name__} cannot give permits back")
@@ -357,7 +368,8 @@ class Limiter:
         """Permits that could be taken at `now`: 0 in debt, while paused, or behind a line."""
         with LOCK:
             now = self._settle(self._given(now))
-            return 0 if self._shut(now) else max(0, self._available(now))
+            shut = self._side is not None and self._side.is_shut(now)
+            return 0 if shut else max(0, self._available(now))
 
     def charge(self, cost: float, now: float | None = None) -> None:
         """Spend without asking, into debt if need be: for a cost known only afterwards."""

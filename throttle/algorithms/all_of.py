@@ -112,7 +112,7 @@ class AllOf(Limiter):
             leaf.available(now) / share if share != 1 else leaf.available(now)
             for leaf, share in self._needs(1)
         )
-        if any(node._shut(now) for node in self._nested):
+        if any(node._side is not None and node._side.is_shut(now) for node in self._nested):
             return 0
         try:
             self._checked(level)

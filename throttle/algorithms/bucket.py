@@ -147,13 +147,7 @@ class Bucket(Limiter):
         if self._full_at() <= now + slip:
             return self._capacity
         level = self._capacity - self._spent + self._carry + self._rate * (now - self._anchor)
-        # A whole permit that fits at this instant (see `_ready_at`) is shown as one, and nothing is
-        # shown that does not fit.
-        whole = float(round(level))
-        if level < whole and self._ready_at(now, whole) <= now:
-            return whole
-        fits = level <= 0 or self._ready_at(now, level) <= now
-        return level if fits else level - 4 * ulp(self._capacity + self._spent)
+        return self._shown(now, level, ulp(self._capacity + self._spent))
 
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         if self._full_at() <= now:

@@ -94,10 +94,9 @@ class SlidingWindowCounter(Window):
         index, previous, current = self._rolled(now)
         if not previous:
             return self._limit - current
-        left = self._origin + (index + 1) * self._window - now - tolerance(now)
-        level = self._limit - current - previous * min(1.0, max(0.0, left / self._window))
-        fits = level <= 0 or self._ready_at(now, level) <= now
-        return level if fits else level - 4 * ulp(self._limit)
+        left = self._origin + (index + 1) * self._window - now
+        level = self._limit - current - previous * min(1.0, left / self._window)
+        return self._shown(now, level, ulp(self._limit))
 
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         self._index, self._previous, self._current = self._rolled(now)
