@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
-from math import inf
+from math import inf, ulp
 from typing import Any
 
 import anyio.from_thread
@@ -28,12 +28,13 @@ __all__ = ["VirtualLoop"]
 class VirtualLoop(asyncio.SelectorEventLoop):
     """`asyncio.Runner(loop_factory=VirtualLoop)`, or anyio's `{"loop_factory": VirtualLoop}`.
 
-    It runs in the virtual time that is active when it starts to run, else in one of its own, which
-    is then active while it runs. Real sockets work: what is on its way on this machine arrives
-    before time jumps; a server elsewhere does not share the time.
+    It runs in the `time` it is given, else in the one that is active when it starts to run, else in
+    one of its own; that is active while it runs. Real sockets work: what is on its way on this
+    machine arrives before time jumps; a server elsewhere does not share the time.
     """
 
     def __init__(self, time: VirtualTime | None = None) -> None:
+        self._given = time
         self._virtual = time or active() or VirtualTime()
         self._whens: list[float] = []
         self._jobs = 0
@@ -49,6 +50,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual.now()
 
+    @property
+    def _clock_resolution(self) -> float:
+        # The loop runs a timer that is due before `time() + resolution`. Where a float is coarser
+        # than a nanosecond (from 97 days on) that would never be.
+        return max(1e-9, ulp(self._virtual.now()))
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, _real: float) -> None:
+        """That of the real clock does not matter."""
+
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, **kwargs: Any
     ) -> asyncio.TimerHandle:
@@ -58,9 +69,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, **kwargs: Any
     ) -> asyncio.Handle:
-        handle = super().call_soon_threadsafe(callback, *args, **kwargs)
+        # First: afterwards it may have come to rest again already.
         self._virtual.stir(self)
-        return handle
+        return super().call_soon_threadsafe(callback, *args, **kwargs)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -72,7 +83,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def run_forever(self) -> None:
         self.thread = threading.current_thread()
-        self._virtual = active() or self._virtual
+        self._virtual = self._given or active() or self._virtual
         if self._pool is None:
             self._finding = self.create_task(self._find_pool())
         with self._virtual.active(), self._virtual.housing(self):

@@ -23,8 +23,8 @@ __all__ = ["VirtualTrioClock"]
 class VirtualTrioClock(trio.abc.Clock, trio.abc.Instrument):
     """`trio.run(main, clock=VirtualTrioClock())`, or anyio's `{"clock": VirtualTrioClock()}`.
 
-    Each run starts in the virtual time that is active then, else in a new one, which is active
-    until the run ends.
+    Each run takes place in the `time` it is given, else in the one that is active when it starts,
+    else in a new one; that is active until the run ends.
     """
 
     def __init__(self, time: VirtualTime | None = None) -> None:

@@ -72,7 +72,7 @@ class VirtualTime:
         self._now = float(checks.number("start", start))
         self._cond = threading.Condition()
         self._asleep: dict[threading.Thread, _Sleep] = {}
-        self._loops: list[Resident] = []
+        self._loops: dict[Resident, bool] = {}  # and whether a worker thread runs it
         self._probes: list[Callable[[], bool]] = []
         # The real instant from which a thread no longer counts as about to do something.
         self._quiet: WeakKeyDictionary[threading.Thread, float] = WeakKeyDictionary()
@@ -152,14 +152,15 @@ class VirtualTime:
 
     def move_in(self, loop: Resident) -> None:
         """A loop begins to run."""
+        worker = is_worker()
         with self._cond:
             loop.idle, loop.deadline = False, inf
-            self._loops.append(loop)
+            self._loops[loop] = worker
 
     def move_out(self, loop: Resident) -> None:
         """It ended: the others may be able to go on."""
         with self._cond:
-            self._loops.remove(loop)
+            del self._loops[loop]
             self._rouse_all()
             self._cond.notify_all()
 
@@ -187,7 +188,9 @@ class VirtualTime:
         """Real seconds to wait before one may look again whether time can jump; 0: it can."""
         with self._cond:
             jobs = sum(loop.jobs() for loop in self._loops)
-            if jobs > sum(sleep.worker for sleep in self._asleep.values()):
+            waiting = sum(sleep.worker for sleep in self._asleep.values())
+            waiting += sum(worker and loop.idle for loop, worker in self._loops.items())
+            if jobs > waiting:
                 return _SLICE
             if any(busy() for busy in self._probes):
                 return _SLICE
