@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from helpers.callers import callers, settle
+from helpers.subjects import STARTS, STORIES, SUBJECTS, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
 def test_it_answers_as_a_table_that_forgets_nothing(make: Any, steps: Any) -> None:
     keyed, table, now = Keyed(make), {key: make() for key in "abcde"}, 0.0
@@ -81,6 +82,28 @@ def test_it_answers_as_a_table_that_forgets_nothing(make: Any, steps: Any) -> No
     keyed.allow("z", now + 1e6)
     keyed.allow("z", now + 2e6)
     assert list(keyed) == ["z"]
+
+
+@pytest.mark.parametrize("name", [name for name in SUBJECTS if name != "token-started-low"])
+@settings(max_examples=40, deadline=None)
+@given(story=STORIES, start=STARTS)
+def test_a_key_grants_what_its_limiter_alone_would(name: str, story: Any, start: float) -> None:
+    alone = SUBJECTS[name]
+    keyed: Keyed = Keyed(alone.make)
+
+    def somebody_else(_: Any, now: float) -> None:
+        keyed.charge("another", 1, now)  # which sweeps
+
+    handle: Any = alone._replace(make=lambda: keyed["one"])
+    one, end, grants = play(handle, story, start, meddle=somebody_else)
+    limiter, same_end, same_grants = play(alone, story, start)
+    # Where floats are coarse a key is forgotten a rounding before its time, within the tolerance.
+    assert [cost for _, cost in grants] == [cost for _, cost in same_grants]
+    assert end == pytest.approx(same_end, rel=0, abs=1e-6)
+    assert one.fresh_at(end) == pytest.approx(limiter.fresh_at(end), rel=0, abs=1e-6)
+    one.reset()
+    keyed.charge("another", 1, end)
+    assert one.available(end) == alone.make().available(end)
 
 
 def test_with_an_initial_level_a_key_that_comes_back_starts_anew() -> None:
@@ -193,7 +216,7 @@ def test_keys_are_full_until_one_is_as_new_and_not_a_moment_longer() -> None:
     assert not keyed.allow("b", 0.4), "the debts of the others are not forgotten"
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0, 2).map(lambda gap: round(gap, 3)), st.integers(0, 6)), max_size=80
@@ -231,7 +254,7 @@ def test_discarding_over_and_over_leaves_nothing_behind() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        for index in range(20_000):
+        for index in range(8_000):
             assert keyed.allow(index, 0.0)
             assert keyed.allow("same", 0.0)
             assert keyed.discard(index)
@@ -277,16 +300,16 @@ def test_many_keys_in_a_row_take_no_more_than_those_of_the_last_window() -> None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Keyed, "_sweep", counted)
-        for index in range(100_000):
+        for index in range(40_000):
             assert keyed.allow(index, index * 1e-4)
             most = max(most, len(keyed))
     assert most < 1100, "a window holds 1000"
-    assert looks < 5 * 100_000
+    assert looks < 5 * 40_000
 
 
 def test_a_key_takes_at_most_250_bytes() -> None:
     keyed = Keyed(lambda: TokenBucket(10, 20))
-    names = [f"user-{number}" for number in range(100_000)]
+    names = [f"user-{number}" for number in range(30_000)]
     gc.collect()
     tracemalloc.start()
     try:
@@ -296,8 +319,8 @@ def test_a_key_takes_at_most_250_bytes() -> None:
         grown, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(keyed) == 100_000
-    assert grown / 100_000 <= 250
+    assert len(keyed) == 30_000
+    assert grown / 30_000 <= 250
 
 
 # ---------------------------------------------------------------- waiting

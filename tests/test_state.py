@@ -68,7 +68,7 @@ def answers(limiter: Limiter, start: float) -> list[object]:
 
 
 @EVERY
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(calls=CALLS, start=st.sampled_from([0.0, 1e6]), elsewhere=st.sampled_from([0.0, -5e3, 4e5]))
 def test_the_copy_answers_as_the_original(make, calls, start, elsewhere) -> None:
     original, copy = make(), make()
@@ -79,7 +79,7 @@ def test_the_copy_answers_as_the_original(make, calls, start, elsewhere) -> None
 
 
 @EVERY
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(calls=CALLS)
 def test_writing_it_down_is_only_a_look(make, calls) -> None:
     looked, untouched = make(), make()

@@ -147,6 +147,17 @@ class Keyed:
         """`Limiter.available` for `key`: permits."""
         return self._look(key, lambda limiter: limiter.available(now))
 
+    def fresh_at(self, key: Hashable, now: float | None = None) -> float:
+        """`Limiter.fresh_at` for `key`: the instant from which it could not be told from a new one.
+
+        A key is forgotten then, or soon after.
+        """
+        return self._look(key, lambda limiter: limiter.fresh_at(now))
+
+    def reset(self, key: Hashable) -> None:
+        """`Limiter.reset` for `key`: its state, pause and statistics. Who waits is served anew."""
+        self._look(key, Limiter.reset)
+
     def stats(self, key: Hashable) -> Stats:
         """`Limiter.stats` for `key`, since it was last forgotten."""
         return self._look(key, Limiter.stats)
@@ -378,6 +389,14 @@ class Key:
     def available(self, now: float | None = None) -> float:
         """`Keyed.available`."""
         return self._keyed.available(self._key, now)
+
+    def fresh_at(self, now: float | None = None) -> float:
+        """`Keyed.fresh_at`."""
+        return self._keyed.fresh_at(self._key, now)
+
+    def reset(self) -> None:
+        """`Keyed.reset`."""
+        self._keyed.reset(self._key)
 
     def stats(self) -> Stats:
         """`Keyed.stats`."""
