@@ -3,8 +3,8 @@
 The algorithm runs on the server, as an atomic script, by the server's clock. A caller who has to
 wait reserves: one round trip, then one sleep, and first come, first served over all processes. This
 file holds the verbs, and what to do when the server does not answer; the rooms beside it are
-`redis_line` (the callers of one event loop), `redis_wire` (a connection, every command sent once) and
-`redis_scripts`.
+`redis_line` (the callers of one event loop), `redis_wire` (a connection, every command sent once)
+and `redis_scripts`.
 
 State here: the counts of `stats`, and since when the server is unreachable. Everything else is on
 the server, or in the line of a loop. Invariant: the template never changes.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from math import floor, inf
 from types import TracebackType
 from typing import Any, Literal, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 try:
     from redis.asyncio import Redis, RedisCluster
@@ -28,11 +28,11 @@ except ModuleNotFoundError as error:
         "RedisLimiter needs redis-py: pip install 'throttle-asyncio[redis]'", name=error.name
     ) from error
 
-from throttle import checks, clock
+from throttle import checks
 from throttle.algorithms import TokenBucket
 from throttle.errors import CostTooLarge, QueueFull, WaitTimeout
 from throttle.limiter import Limiter, Stats
-from throttle.shared.redis_line import Line, Unreachable
+from throttle.shared.redis_line import Line, UnreachableError
 from throttle.shared.redis_scripts import keys_for, number, parameters_of, script_for
 from throttle.shared.redis_wire import server_of
 
@@ -42,15 +42,17 @@ _log = logging.getLogger("throttle")
 
 #: Seconds; a shared pause is never longer, since no key lives for ever.
 _YEAR = 366 * 86400.0
+_ONE = 1
 
 
 class RedisLimiter:
     """A limit that all who use the same `key` on the same server share. asyncio.
 
-    `client` – a `redis.asyncio.Redis` or `RedisCluster`: only its settings are used (address, TLS,
-    password, Sentinel); the limiter opens one connection of its own for each client and event loop,
-    without retries, and never takes one of the client's. A limiter may be made at import and used in
-    one `asyncio.run` after another (under a cluster: with a client for each).
+    `client` – a `redis.asyncio.Redis` or `RedisCluster`. Only its settings are used (address, TLS,
+    password, Sentinel): all limiters of a client share one connection of their own in each event
+    loop (one a node in a cluster), without retries, and never take one of the client's. A limiter
+    may be made at import and used in one `asyncio.run` after another; on a cluster it needs a
+    client, and so a limiter, for each, since the client itself is bound to its loop.
     `key` – names the limit on the server.
     `limiter` – a TokenBucket, LeakyBucket, SlidingWindowLog or SlidingWindowCounter as a template:
     its parameters and `max_waiting` are copied and stay. Processes that share a key should give the
@@ -59,10 +61,10 @@ class RedisLimiter:
     caller), "local" (a limiter of this process takes over, with `share` of the rate), "open"
     (everybody is let in, but for a pause called here). Logged once; the server is tried again by
     itself.
-    `timeout` – seconds a call may wait for the server's answer. (The wait for a permit is not in it.)
+    `timeout` – seconds a call may wait for the server's answer (the wait for a permit comes after).
 
-    Time is the server's. A step of its clock costs at most one burst, never a stall. Every verb is one
-    round trip; callers of one loop who ask while one is under way share the next. Costs are in
+    Time is the server's. A step of its clock costs at most one burst, never a stall. Every verb is
+    one round trip; callers of one loop who ask while one is under way share the next. Costs are in
     permits, times in seconds. What a reservation that was cancelled had taken goes to the next in
     line of this process, or back to the server, or lapses when another process has reserved since.
     """
@@ -78,16 +80,16 @@ class RedisLimiter:
         timeout: float = 1.0,
     ) -> None:
         if not isinstance(client, (Redis, RedisCluster)):
-            raise TypeError(
-                f"client must be a redis.asyncio.Redis or RedisCluster, not {client!r}"
-            )
+            raise TypeError(f"client must be a redis.asyncio.Redis or RedisCluster, not {client!r}")
         if not isinstance(key, str):
             raise TypeError(f"key must be a str, not {key!r}")
         if not key:
             raise ValueError("key must not be empty")
         self._script = script_for(limiter)
         if getattr(limiter, "_initial", None) is not None:
-            raise ValueError(f"limiter must not have initial=, a shared one starts full: {limiter!r}")
+            raise ValueError(
+                f"limiter must not have initial=, a shared one starts full: {limiter!r}"
+            )
         if on_error not in ("raise", "local", "open"):
             raise ValueError(f"on_error must be 'raise', 'local' or 'open', not {on_error!r}")
         share = checks.positive("share", share)
@@ -123,9 +125,10 @@ class RedisLimiter:
         False too while the limit is paused or anybody of the fleet waits, and for a cost that can
         never fit. Cost 0 is always True, and asks nobody.
         """
-        cost = self._template._checked(cost)
-        if not cost:
-            return True
+        if cost is not _ONE:
+            cost = self._template._checked(cost)
+            if not cost:
+                return True
         if cost > self._ceiling:
             taken = False
         elif self._is_down():
@@ -133,7 +136,7 @@ class RedisLimiter:
         else:
             try:
                 taken = await self._line().allow(cost)
-            except Unreachable as lost:
+            except UnreachableError as lost:
                 taken = self._instead(lost).allow(cost=self._fitting(cost))
         if taken:
             self._granted += 1
@@ -151,11 +154,12 @@ class RedisLimiter:
         that can never fit, QueueFull beyond the template's `max_waiting` in this process, and
         redis-py's errors when the server does not answer (`on_error="raise"`).
         """
-        cost = self._template._checked(cost)
         if timeout is not None:
             timeout = checks.non_negative("timeout", timeout, infinite=True)
-        if not cost:
-            return 0.0
+        if cost is not _ONE:
+            cost = self._template._checked(cost)
+            if not cost:
+                return 0.0
         loop = asyncio.get_running_loop()
         arrived = loop.time()
         try:
@@ -170,7 +174,7 @@ class RedisLimiter:
                     raise QueueFull(most)
                 try:
                     await line.acquire(cost, timeout)
-                except Unreachable as lost:
+                except UnreachableError as lost:
                     fallback = self._instead(lost)
                     if timeout is not None:
                         timeout = max(0.0, timeout - (loop.time() - arrived))
@@ -195,13 +199,15 @@ class RedisLimiter:
             return 0.0
         if cost > self._ceiling:
             return inf
-        return await self._ask(
-            lambda local: local.delay(cost=self._fitting(cost)), "delay", number(cost)
+        return float(
+            await self._ask(
+                lambda local: local.delay(cost=self._fitting(cost)), "delay", number(cost)
+            )
         )
 
     async def available(self) -> float:
         """Permits that could be taken now: 0 in debt, while paused, or behind a line."""
-        return await self._ask(lambda local: local.available(), "available")
+        return float(await self._ask(lambda local: local.available(), "available"))
 
     async def charge(self, cost: float) -> None:
         """Spend without asking, into debt if need be: for a cost known only afterwards."""
@@ -248,13 +254,6 @@ class RedisLimiter:
         waiting = sum(line.waiting for line in list(self._lines.values()))
         return Stats(self._granted, self._denied, waiting, self._waited)
 
-    def fresh_at(self, now: float | None = None) -> float:
-        """The instant from which this object may be forgotten: `now`, since the state is on the
-        server; inf while anybody waits here."""
-        if self.stats().waiting:
-            return inf
-        return clock.now() if now is None else now
-
     async def aclose(self) -> None:
         """Close the connection of this loop, which all limiters of the client share there.
 
@@ -290,17 +289,25 @@ class RedisLimiter:
             return self._here[1]
         line = self._lines.get(loop)
         if line is None:
-            line = self._lines[loop] = Line(self._run, loop)
+            # No circle, so that a limiter that is dropped closes its connection at once.
+            this = ref(self)
+
+            def run(verb: str, *words: str) -> Any:
+                limiter = this()
+                assert limiter is not None, "whoever waits holds it"
+                return limiter._run(verb, *words)
+
+            line = self._lines[loop] = Line(run, server_of(self._client, loop).spawn, loop)
         self._here = loop, line
         return line
 
     async def _run(self, verb: str, *args: str) -> tuple[list[float], str]:
         """Run the script; answer what it tells of the state, and the answer itself."""
         loop = asyncio.get_running_loop()
-        stamp = "" if self._stamp is None else str(self._stamp())
+        stamp = "-" if self._stamp is None else str(self._stamp())
         deadline = loop.time() + self._timeout
         said, answer = await server_of(self._client, loop).run(
-            self._script, self._keys, [verb, stamp, *self._parameters, *args], deadline
+            self._script, self._keys, (verb, stamp, *self._parameters, *args), deadline
         )
         if self._down:
             self._down = False
@@ -312,9 +319,11 @@ class RedisLimiter:
         if self._is_down():
             return local(self._local())
         try:
-            said, answer = await self._run(verb, *args)
+            # In a task of its own: a caller who is cancelled must not break the connection.
+            server = server_of(self._client, asyncio.get_running_loop())
+            said, answer = await asyncio.shield(server.spawn(self._run(verb, *args)))
         except (RedisError, OSError) as error:
-            lost = Unreachable()
+            lost = UnreachableError()
             lost.__cause__ = error
             return local(self._instead(lost))
         self._line().heed(said)
@@ -334,7 +343,7 @@ class RedisLimiter:
         assert self._fallback is not None
         return self._fallback
 
-    def _instead(self, lost: Unreachable) -> Limiter:
+    def _instead(self, lost: UnreachableError) -> Limiter:
         """Who decides while the server does not; raises its error if nobody does."""
         error = lost.__cause__
         assert error is not None

@@ -4,25 +4,27 @@ Asking. While a script call is under way, newcomers gather; the next call asks f
 once (one flight at a time; the first leaves at once). A task of the line owns the flight, so a
 cancelled caller breaks no connection.
 
-Going. The server reserves: it answers with the instant of each grant. A grant is a slot, and a slot
-has no name on it: when its instant comes, the first who waits for that cost goes. So a caller who
-leaves moves everybody behind him up, and what is left over is the last slot; it goes to a newcomer,
-or back to the server while it is still the last one reserved there, or lapses.
+Going. The server reserves: it answers with the instant of each grant. A grant is a slot, and a
+slot has no name on it: when its instant comes, the first who waits for that cost goes. So a caller
+who leaves moves everybody behind him up, and what is left over is the last slot; it goes to a
+newcomer, or back to the server while it is still the last one reserved there, or lapses.
 
-State: `_queue` (not asked for yet), `_lanes` (by cost: who waits, and the slots), `_slots` (a heap of
-all slots to come). Invariants: a slot serves at most one caller; a lane never holds more slots than
-callers; nobody goes before a slot's instant, nor on word from the server older than a second (a
-pause may have been called meanwhile).
+State: `_queue` (not asked for yet), `_lanes` (by cost: who waits, and the slots), `_slots` (a heap
+of all slots to come). Invariants: a slot serves at most one caller; a lane never holds more slots
+than callers; nobody goes before a slot's instant, nor on word from the server older than a second
+(a pause may have been called meanwhile).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from copy import copy
 from heapq import heappop, heappush
 from itertools import groupby
 from math import inf
+from operator import attrgetter
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -30,7 +32,7 @@ from redis.exceptions import RedisError
 from throttle.errors import WaitTimeout
 from throttle.shared.redis_scripts import number
 
-__all__ = ["Line", "Unreachable"]
+__all__ = ["Line", "UnreachableError"]
 
 #: Callers in one script call, so that it stays short.
 _FLIGHT = 1000
@@ -39,15 +41,17 @@ _FRESH = 1.0
 #: Seconds; a longer timer is set in slices.
 _LONGEST_SLEEP = 86400.0
 
+_ASKS = attrgetter("asks")
 
-class Unreachable(Exception):
+
+class UnreachableError(Exception):
     """The server could not be asked. `__cause__` is redis-py's error."""
 
 
 class _Caller:
     """Somebody who asks: one who `waits`, or one who takes no for an answer."""
 
-    __slots__ = ("cost", "deadline", "future", "lane", "timeout", "waits")
+    __slots__ = ("asks", "cost", "deadline", "future", "lane", "timeout", "waits")
 
     def __init__(
         self,
@@ -63,15 +67,12 @@ class _Caller:
         self.waits = waits
         self.timeout = timeout
         self.deadline = deadline  # the loop's time
+        self.asks = waits, cost, deadline  # who ask the same, one after another, are a run
         self.lane: _Lane | None = None
-
-    def asks(self, now: float) -> tuple[bool, float, float]:
-        """What it asks the server for: callers who ask the same, one after another, are a run."""
-        return self.waits, self.cost, max(0.0, self.deadline - now)
 
 
 class _Slot:
-    """A grant: at `due` somebody may go. Spare: nobody waits for it. Void: it is not ours any more."""
+    """A grant: at `due` somebody may go. Spare: nobody waits for it. Void: not ours any more."""
 
     __slots__ = ("before", "cost", "due", "moved", "number", "serial", "spare", "void")
 
@@ -123,16 +124,20 @@ class _Lane:
         return not (self.live or self.slots or self.spares)
 
 
-Run = Callable[..., Awaitable[tuple[list[float], str]]]
+Run = Callable[..., Coroutine[Any, Any, tuple[list[float], str]]]
+Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class Line:
-    """The line of one limiter in one loop. `run(verb, *args)` calls its script."""
+    """The line of one limiter in one loop. `run(verb, *words)` calls its script; `spawn` starts a
+    task that ends with the loop."""
 
-    def __init__(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, run: Run, spawn: Spawn, loop: asyncio.AbstractEventLoop) -> None:
         self._run = run
+        self._spawn = spawn
         self._loop = loop
         self._queue: deque[_Caller] = deque()
+        self._batch: list[_Caller] = []  # those in flight
         self._lanes: dict[float, _Lane] = {}
         self._slots: list[_Slot] = []
         self._flight: asyncio.Task[None] | None = None
@@ -150,14 +155,14 @@ class Line:
     # ---------------------------------------------------------------- asking
 
     async def allow(self, cost: float) -> bool:
-        """Whether `cost` was free and is taken. Raises Unreachable."""
+        """Whether `cost` was free and is taken. Raises UnreachableError."""
         caller = _Caller(self._loop.create_future(), cost, waits=False)
         self._queue.append(caller)
         self._depart()
         return bool(await caller.future)
 
     async def acquire(self, cost: float, timeout: float | None) -> None:
-        """Wait for a slot. Raises WaitTimeout (delay inf: it never fits), Unreachable."""
+        """Wait for a slot. Raises WaitTimeout (delay inf: it never fits), UnreachableError."""
         deadline = inf if timeout is None else self._loop.time() + timeout
         caller = _Caller(
             self._loop.create_future(), cost, waits=True, timeout=timeout, deadline=deadline
@@ -173,25 +178,24 @@ class Line:
     @property
     def waiting(self) -> int:
         """Callers who wait, for an answer or for their instant."""
-        queued = sum(caller.waits and not caller.future.done() for caller in self._queue)
-        return queued + sum(lane.live for lane in self._lanes.values())
+        asking = (*self._queue, *self._batch)
+        return sum(c.waits and c.lane is None and not c.future.done() for c in asking) + sum(
+            lane.live for lane in self._lanes.values()
+        )
 
     def _depart(self) -> None:
         if self._flight is None:
-            self._flight = self._loop.create_task(self._fly())
+            self._flight = self._spawn(self._fly())
 
     async def _fly(self) -> None:
-        batch: list[_Caller] = []
         try:
             while True:
-                batch, back = self._board(), self._going_back()
+                batch = self._batch = self._board()
+                back = self._going_back()
                 if not (batch or back or self._looking):
                     return
                 sent = self._loop.time()
-                runs = [
-                    (*asks, list(callers))
-                    for asks, callers in groupby(batch, key=lambda caller: caller.asks(sent))
-                ]
+                runs = [(*asks, list(group)) for asks, group in groupby(batch, _ASKS)]
                 try:
                     said, answer = await self._run("go", *self._words(sent, back, runs))
                 except (RedisError, OSError) as error:
@@ -199,11 +203,13 @@ class Line:
                 else:
                     self._trip = self._loop.time() - sent
                     self.heed(said)
+                    if back and not said[5]:
+                        self._kept(back)
                     self._land(said, answer, runs)
                 self._looking = False
                 self._go()
         except BaseException as error:
-            for caller in (*batch, *self._queue):
+            for caller in (*self._batch, *self._queue):
                 if not caller.future.done():
                     if isinstance(error, Exception):
                         caller.future.set_exception(error)
@@ -211,7 +217,7 @@ class Line:
                         caller.future.cancel()
             raise
         finally:
-            self._flight = None
+            self._flight, self._batch = None, []
 
     def _board(self) -> list[_Caller]:
         """Who flies now: those in the queue whom no spare slot serves."""
@@ -237,7 +243,8 @@ class Line:
         standing = self._standing + len(back)
         words += [str(len(back)), str(self._seq), str(standing), number(end)]
         words += [number(slot.cost) for slot in back]
-        for waits, cost, longest, callers in runs:
+        for waits, cost, deadline, callers in runs:
+            longest = max(0.0, deadline - now)
             words += ["w" if waits else "a", number(cost), number(longest), str(len(callers))]
         return words
 
@@ -263,9 +270,11 @@ class Line:
             lane = self._lanes.setdefault(cost, _Lane())
             instants = part.split(" ")
             refused = float(instants.pop()[1:]) - own if instants[-1][0] == "!" else None
+            at = own
             for i, caller in enumerate(callers):
                 if i < len(instants):
-                    at = float(instants[i])
+                    if instants[i] != "=":
+                        at = float(instants[i])
                     granted += 1
                     self._serial += 1
                     due = now + max(0.0, at - own)
@@ -291,7 +300,7 @@ class Line:
         """Nobody answers: tell all who ask, those also who came meanwhile, so that none hangs."""
         for caller in (*batch, *self._queue):
             if not caller.future.done():
-                unreachable = Unreachable()
+                unreachable = UnreachableError()
                 unreachable.__cause__ = error
                 caller.future.set_exception(unreachable)
         self._queue.clear()
@@ -337,7 +346,7 @@ class Line:
         return True
 
     def _going_back(self) -> list[_Slot]:
-        """The spare slots that are the last ones reserved, as far as is known here; last one first."""
+        """The spare slots that are the last ones reserved, as far as is known here; last first."""
         back: list[_Slot] = []
         while self._latest and self._latest[-1].spare:
             if self._latest[-1].number != self._standing:
@@ -347,6 +356,17 @@ class Line:
             self._void(slot)
             back.append(slot)
         return back
+
+    def _kept(self, back: list[_Slot]) -> None:
+        """Others stand behind them, so the server did not take them: ours, until they lapse."""
+        now = self._loop.time()
+        for slot in back:
+            if slot.due > now:
+                again = copy(slot)
+                again.spare, again.void = True, False
+                heappush(self._slots, again)
+                lane = self._lanes.setdefault(slot.cost, _Lane())
+                lane.spares = deque(sorted((*lane.spares, again)))
 
     def _void(self, slot: _Slot) -> None:
         """A spare slot that went back or lapsed. The heap forgets it when it comes to it."""

@@ -14,25 +14,14 @@ ASK, TRYAGAIN, CLUSTERDOWN). A connection whose answers are not all read is clos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, ref
 
+from redis import exceptions as errors
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    ConnectionError,
-    MovedError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TimeoutError,
-    TryAgainError,
-)
 
 from throttle.shared.redis_scripts import Script
 
@@ -43,6 +32,8 @@ _ROUND = 64
 #: Seconds between two tries while a cluster says "try again".
 _PAUSE = 0.02
 
+_T = TypeVar("_T")
+
 
 class _Trip(NamedTuple):
     commands: tuple[tuple[Any, ...], ...]
@@ -51,14 +42,14 @@ class _Trip(NamedTuple):
 
 
 class Wire:
-    """One connection. `connect()` makes it, unconnected."""
+    """One connection. `make()` makes it, unconnected; `tasks` are those of its server."""
 
-    def __init__(self, connect: Callable[[], Any]) -> None:
-        self._make = connect
+    def __init__(self, make: Callable[[], Any], tasks: set[asyncio.Task[Any]]) -> None:
+        self._make = make
+        self._tasks = tasks
         self._connection: Any = None
         self._waiting: list[_Trip] = []
         self._busy = False
-        self._rest: asyncio.Task[None] | None = None
         self._end: AsyncGenerator[None, None] | None = None
 
     async def ask(self, deadline: float, *commands: tuple[Any, ...]) -> Any:
@@ -75,8 +66,8 @@ class Wire:
 
     async def close(self) -> None:
         """Close the connection; the next command opens another."""
-        if self._end is not None:
-            await self._end.aclose()
+        if self._connection is not None:
+            await self._connection.disconnect()
 
     async def _carry(self) -> None:
         batch, self._waiting = self._waiting[:_ROUND], self._waiting[_ROUND:]
@@ -84,7 +75,7 @@ class Wire:
             await self._round(batch)
         finally:
             if self._waiting:
-                self._rest = asyncio.get_running_loop().create_task(self._carry())
+                _spawn(self._carry(), self._tasks)
             else:
                 self._busy = False
 
@@ -101,20 +92,20 @@ class Wire:
                     for last in range(len(trip.commands)):
                         try:
                             reply = await connection.read_response()
-                        except ResponseError as refusal:
+                        except errors.ResponseError as refusal:
                             self._tell(trip, refusal)
                         else:
                             if last == len(trip.commands) - 1 and not trip.answer.done():
                                 trip.answer.set_result(reply)
                 return
-        except asyncio.TimeoutError:
-            error = TimeoutError("no answer in time; the call may have counted")
-        except (RedisError, OSError) as failure:
+        except TimeoutError:
+            error = errors.TimeoutError("no answer in time; the call may have counted")
+        except (errors.RedisError, OSError) as failure:
             error = failure
         except BaseException:
             await self._drop()
             for trip in batch:
-                self._tell(trip, ConnectionError("given up: the event loop ends"))
+                self._tell(trip, errors.ConnectionError("given up: the event loop ends"))
             raise
         await self._drop()
         for trip in batch:
@@ -131,14 +122,14 @@ class Wire:
         connection = self._connection
         if connection is None:
             connection = self._connection = self._make()
-            self._end = self._until_the_end()
+            self._end = _until_the_end(connection, self._tasks)
             await anext(self._end)
         elif connection.is_connected:
             # redis-py 8 renamed it; both tell a dead connection by an error or by True.
             look = getattr(connection, "can_read", None) or connection.can_read_destructive
             try:
                 stale = await look()
-            except (ConnectionError, OSError):
+            except (errors.ConnectionError, OSError):
                 stale = True
             if stale:
                 await connection.disconnect()
@@ -150,38 +141,57 @@ class Wire:
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
 
-    async def _until_the_end(self) -> AsyncGenerator[None, None]:
-        # A loop that ends closes its generators (asyncio.run does), and this one the connection.
-        try:
-            yield
-        finally:
-            connection, self._connection, self._end = self._connection, None, None
-            if connection is not None:
-                await connection.disconnect()
+
+def _spawn(work: Coroutine[Any, Any, _T], tasks: set[asyncio.Task[Any]]) -> asyncio.Task[_T]:
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
+async def _until_the_end(
+    connection: Any, tasks: set[asyncio.Task[Any]]
+) -> AsyncGenerator[None, None]:
+    """Closes a connection when its loop ends, or nobody holds its wire any more: asyncio sees to it
+    that a generator is closed then. A loop that ends cancels its tasks before that, so those that
+    were started since (to give back what the cancelled had reserved) are ended here."""
+    try:
+        yield
+    finally:
+        late = list(tasks)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        await connection.disconnect()
 
 
 class Server:
     """A server, as one event loop sees it."""
 
     def __init__(self, client: Redis) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
         pool = client.connection_pool
-        self._wire = Wire(_maker(pool.connection_class, pool.connection_kwargs))
+        self._wire = Wire(_maker(pool.connection_class, pool.connection_kwargs), self._tasks)
+
+    def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Start a task that asks this server; it ends with the loop at the latest."""
+        return _spawn(work, self._tasks)
 
     async def run(
-        self, script: Script, keys: tuple[str, ...], args: list[str], deadline: float
+        self, script: Script, keys: tuple[str, ...], words: tuple[str, ...], deadline: float
     ) -> Any:
         """Run a script until `deadline` (the loop's time), once; answer its reply."""
-        tail = (len(keys), *keys, *args)
+        tail = (len(keys), *keys, " ".join(words))
         command: tuple[Any, ...] = ("EVALSHA", script.sha, *tail)
         found_again = False
         while True:
             try:
                 return await self._ask(keys[0], deadline, command)
-            except NoScriptError:
+            except errors.NoScriptError:
                 if command[0] == "EVAL":
                     raise
                 command = ("EVAL", script.text, *tail)
-            except (ReadOnlyError, ConnectionError) as error:
+            except (errors.ReadOnlyError, errors.ConnectionError) as error:
                 if found_again or not _demoted(error):
                     raise
                 found_again = True
@@ -203,6 +213,7 @@ class Cluster(Server):
     """A cluster: the client knows which node holds a key; each node has a wire."""
 
     def __init__(self, client: RedisCluster) -> None:
+        self._tasks = set()
         self._client = ref(client)
         self._wires: dict[str, Wire] = {}
         self._doubtful = False
@@ -222,23 +233,23 @@ class Cluster(Server):
         commands: tuple[tuple[Any, ...], ...] = (command,)
         while True:
             if node is None:
-                raise ConnectionError("no node of the cluster holds this key")
+                raise errors.ConnectionError("no node of the cluster holds this key")
             try:
                 return await self._wire_to(node).ask(deadline, *commands)
-            except MovedError:
+            except errors.MovedError:
                 await self._find_again(key, deadline)
-            except AskError as error:
+            except errors.AskError as error:
                 node = client.get_node(host=error.host, port=error.port)
                 if node is not None:
                     commands = (("ASKING",), command)
                     continue
                 await self._find_again(key, deadline)
-            except (TryAgainError, ClusterDownError):
+            except (errors.TryAgainError, errors.ClusterDownError):
                 if asyncio.get_running_loop().time() + _PAUSE > deadline:
                     raise
                 await asyncio.sleep(_PAUSE)
                 await self._find_again(key, deadline)
-            except (ConnectionError, TimeoutError):
+            except (errors.ConnectionError, errors.TimeoutError):
                 self._doubtful = True
                 raise
             node, commands = client.get_node_from_key(key), (command,)
@@ -251,14 +262,16 @@ class Cluster(Server):
         try:
             async with asyncio.timeout_at(deadline):
                 await client.exists(key)
-        except asyncio.TimeoutError:
-            raise TimeoutError("the cluster does not say in time who holds the key") from None
+        except TimeoutError:
+            raise errors.TimeoutError(
+                "the cluster does not say in time who holds the key"
+            ) from None
         self._doubtful = False
 
     def _wire_to(self, node: Any) -> Wire:
         wire = self._wires.get(node.name)
         if wire is None:
-            wire = Wire(_maker(node.connection_class, node.connection_kwargs))
+            wire = Wire(_maker(node.connection_class, node.connection_kwargs), self._tasks)
             self._wires[node.name] = wire
         return wire
 
@@ -278,7 +291,9 @@ def _maker(kind: Callable[..., Any], given: dict[str, Any]) -> Callable[[], Any]
 
 def _demoted(error: BaseException) -> bool:
     """Whether the server said it is no primary any more (under Sentinel redis-py wraps that)."""
-    return isinstance(error, ReadOnlyError) or isinstance(error.__context__, ReadOnlyError)
+    return isinstance(error, errors.ReadOnlyError) or isinstance(
+        error.__context__, errors.ReadOnlyError
+    )
 
 
 _SERVERS: WeakKeyDictionary[

@@ -3,7 +3,7 @@
 -- `anchor` is the last instant at which the bucket was full, `spent - carry` the exact sum of the
 -- costs since (Kahan 1965). With reservations the anchor may lie ahead of now.
 
-local rate, capacity = tonumber(ARGV[3]), tonumber(ARGV[4])
+local rate, capacity = tonumber(WORDS[3]), tonumber(WORDS[4])
 
 A.fields = {'anchor', 'spent', 'carry'}
 A.ceiling = capacity
@@ -39,8 +39,12 @@ function A.take(s, at, cost)
   s.spent = spent
 end
 
+-- The anchor may have come with the spending: the instant at which the bucket will be full moves
+-- back by what the cost takes to come in, whichever of the two numbers holds it.
 function A.undo(s, cost)
-  s.spent, s.carry = max(0, s.spent - s.carry - cost), 0
+  local spent = s.spent - s.carry - cost
+  if spent < 0 and rate > 0 and rate < huge then s.anchor = s.anchor + spent / rate end
+  s.spent, s.carry = max(0, spent), 0
 end
 
 function A.refund(s, here, now, cost)

@@ -9,12 +9,16 @@
 local huge = math.huge
 local max, min = math.max, math.min
 
+-- One argument holds all words: unpacked here, they cost a client less than one by one.
+local WORDS = {}
+for word in string.gmatch(ARGV[1], '%S+') do WORDS[#WORDS + 1] = word end
+
 local micros
-if ARGV[2] == '' then
+if WORDS[2] == '-' then
   local time = redis.call('TIME')
   micros = time[1] * 1000000 + time[2]
 else
-  micros = tonumber(ARGV[2])
+  micros = tonumber(WORDS[2])
 end
 
 local function tolerance(instant)

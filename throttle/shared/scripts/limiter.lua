@@ -11,11 +11,11 @@
 -- Invariants: a refusal changes nothing but a clock that was ahead; all is written at the end, first
 -- what may fail for want of memory; no key is left without a time to live.
 --
--- ARGV: verb, microseconds ('' asks the server), two parameters, then what the verb needs.
+-- Words: verb, microseconds ('-' asks the server), two parameters, then what the verb needs.
 -- Reply: {"now pause born moved seq undone tail", answer}; numbers as %.17g text, since replies
 -- truncate to integers and `tostring` keeps 14 digits.
 
-local verb = ARGV[1]
+local verb = WORDS[1]
 local YEARS = 3.2e11  -- milliseconds; the longest time to live: for a state that is never as new
 local SLIP = 0.1      -- seconds a client's view of the line may lie ahead of ours (its network)
 
@@ -80,28 +80,28 @@ end
 local answer, undone, tail = '', 0, s.tail
 
 if verb == 'go' then
-  claim(tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]))
-  local undos, born, moved = tonumber(ARGV[9]), tonumber(ARGV[7]), tonumber(ARGV[8])
-  if undos > 0 and born == s.born and tonumber(ARGV[10]) == s.seq and tonumber(ARGV[11]) == s.count then
-    for i = 1, undos do A.undo(s, tonumber(ARGV[12 + i])) end
-    s.count, s.tail = s.count - undos, tonumber(ARGV[12]) + s.moved - moved
+  claim(tonumber(WORDS[5]), tonumber(WORDS[6]), tonumber(WORDS[7]), tonumber(WORDS[8]))
+  local undos, born, moved = tonumber(WORDS[9]), tonumber(WORDS[7]), tonumber(WORDS[8])
+  if undos > 0 and born == s.born and tonumber(WORDS[10]) == s.seq and tonumber(WORDS[11]) == s.count then
+    for i = 1, undos do A.undo(s, tonumber(WORDS[12 + i])) end
+    s.count, s.tail = s.count - undos, tonumber(WORDS[12]) + s.moved - moved
     undone, dirty = 1, true
   end
   tail = s.tail
   local granted, runs = 0, {}
-  for i = 13 + undos, #ARGV, 4 do
-    local waits, cost = ARGV[i] == 'w', tonumber(ARGV[i + 1])
-    local longest, callers = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  for i = 13 + undos, #WORDS, 4 do
+    local waits, cost = WORDS[i] == 'w', tonumber(WORDS[i + 1])
+    local longest, callers = tonumber(WORDS[i + 2]), tonumber(WORDS[i + 3])
     if waits then
-      local instants = {}
+      local instants, last = {}, nil
       for j = 1, callers do
         local at, taken = reserve(cost, longest)
         if not taken then
           instants[j] = '!' .. text(at)  -- and so will all that ask the same
           break
         end
-        instants[j] = text(at)
-        granted = granted + 1
+        instants[j] = at == last and '=' or text(at)
+        last, granted = at, granted + 1
       end
       runs[#runs + 1] = table.concat(instants, ' ')
     else
@@ -119,19 +119,19 @@ elseif verb == 'delay' then
   local from = max(here, s.tail)
   if not frozen then from = max(from, s.pause) end
   -- Up to a whole microsecond, which is all the clock can tell: one wait is then enough.
-  local wait = A.ready(s, from, tonumber(ARGV[5])) - now
+  local wait = A.ready(s, from, tonumber(WORDS[5])) - now
   answer = text(wait == huge and huge or math.ceil(wait * 1000000 - 0.0005) / 1000000)
 elseif verb == 'available' then
   local shut = s.pause > now or s.tail > now + tolerance(now)
   answer = text(shut and 0 or max(0, A.available(s, now)))
 elseif verb == 'charge' then
-  A.take(s, max(here, s.tail), tonumber(ARGV[5]))
+  A.take(s, max(here, s.tail), tonumber(WORDS[5]))
   s.seq, s.count, dirty = s.seq + 1, 0, true
 elseif verb == 'refund' then
-  A.refund(s, here, max(here, s.tail), tonumber(ARGV[5]))
+  A.refund(s, here, max(here, s.tail), tonumber(WORDS[5]))
   s.seq, s.count, dirty = s.seq + 1, 0, true
 elseif verb == 'pause' then
-  local until_, before = now + tonumber(ARGV[5]), max(now, s.pause)
+  local until_, before = now + tonumber(WORDS[5]), max(now, s.pause)
   if until_ > before then
     s.pause, dirty = until_, true
     if frozen or s.tail > now then
@@ -153,7 +153,7 @@ elseif verb == 'reset' then
 end
 
 if dirty or not new then
-  local life = max(A.fresh(s), s.tail, s.pause) - now
+  local life = max(0, A.fresh(s) - now, s.tail - now, s.pause - now)
   local ttl = string.format('%.0f', min(YEARS, math.ceil(life * 1000) + 1000))
   if dirty then
     s.at = micros

@@ -4,7 +4,7 @@
 -- `index`, which with reservations may lie ahead of now. `span` is the window they were counted in:
 -- a process with another one starts its count of windows from the one that is current.
 
-local limit, window = tonumber(ARGV[3]), tonumber(ARGV[4])
+local limit, window = tonumber(WORDS[3]), tonumber(WORDS[4])
 
 A.fields = {'origin', 'index', 'previous', 'current', 'span'}
 A.ceiling = limit

@@ -7,7 +7,7 @@
 --
 -- Within one run the log is what lies on the server up to rank `size`, then `added`.
 
-local limit, window = tonumber(ARGV[3]), tonumber(ARGV[4])
+local limit, window = tonumber(WORDS[3]), tonumber(WORDS[4])
 
 A.fields = {'total', 'gone', 'offset'}
 A.ceiling = limit
