@@ -264,11 +264,12 @@ def count(asker: Limiter) -> int:
 # -------------------------------------------------------------------- who goes when
 
 
-def _visit(queue: Queue) -> None:
+def _visit(queue: Line | Group) -> None:
     """Serve a queue from wherever the running code happens to be."""
     if queue.is_over():
-        return
-    if queue.place.here():
+        for leaf in (queue.leaf,) if isinstance(queue, Line) else queue.leaves:
+            _tidy(leaf)
+    elif queue.place.here():
         _serve(queue)
     else:
         queue.place.poke(_serve_soon, queue)
