@@ -164,6 +164,12 @@ def test_a_log_remembers_debts_of_single_permits(path: Path) -> None:
         assert mine.available(now) == plain.available(now)
 
 
+def test_calls_of_many_processes_at_one_instant_are_told_apart(path: Path) -> None:  # B077
+    crowd_of = [FileLimiter(path, SlidingWindowLog(5, 60)) for _ in range(4)]
+    assert sum(limiter.allow(1000.0) for _ in range(5) for limiter in crowd_of) == 5
+    assert {limiter.delay(1000.0) for limiter in crowd_of} == {60.0}
+
+
 def test_statistics_are_those_of_the_object(path: Path) -> None:
     one, other = (FileLimiter(path, TokenBucket(1, 2)) for _ in range(2))
     assert [one.allow(0.0), one.allow(0.0), one.allow(0.0), other.allow(0.0)] == [1, 1, 0, 0]
@@ -598,7 +604,6 @@ def test_no_window_of_four_processes_ever_holds_more_than_the_limit(path: Path) 
     grants = processes.play("window", path)
     before = sorted(t for times in grants for t in times[::2])
     after = sorted(t for times in grants for t in times[1::2])
-    assert all(times for times in grants)
     assert len(after) > 50
     # The grant lies between the two, so if this fails some window held 51.
     assert all(late - early >= 0.05 for early, late in zip(before, after[50:], strict=False))

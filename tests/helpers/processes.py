@@ -184,14 +184,13 @@ def stopped(path: str) -> Any:
     def hold(pipe: int) -> None:
         def held() -> None:
             os.write(pipe, b"held")
-            time.sleep(0.01)  # the parent stops it here
+            os.kill(os.getpid(), signal.SIGSTOP)
 
         if limiter._shared.run(held):
             os.write(pipe, b", free")
 
     child, pipe = fork(hold)
     held = os.read(pipe, 4).decode()
-    os.kill(child, signal.SIGSTOP)
     os.waitpid(child, os.WUNTRACED)
     seen = {}
     calls: dict[str, Callable[[], object]] = {
@@ -223,11 +222,12 @@ def forked(path: str) -> Any:
         await limiter.acquire()
         waiting = asyncio.ensure_future(limiter.acquire(2))
         await asyncio.sleep(0.01)
+        tried, go_on = os.pipe()
 
         def child(pipe: int) -> None:
             def held() -> None:
                 os.write(pipe, b"locked")
-                time.sleep(0.2)
+                os.read(tried, 1)
 
             limiter._shared.run(held)  # its own lock: the parent must not get it
             os.write(pipe, f", {limiter.stats().waiting} in line".encode())
@@ -235,6 +235,7 @@ def forked(path: str) -> Any:
         number, pipe = fork(child)
         first = os.read(pipe, 6).decode()
         mine = limiter._shared.run(int)
+        os.write(go_on, b".")
         text = told([pipe])[0].decode()
         os.waitpid(number, 0)  # noqa: ASYNC222  # the loop has nothing else to do
         waiting.cancel()

@@ -34,6 +34,8 @@ from throttle.errors import ThrottleError
 try:
     import fcntl
     import mmap
+
+    _EXCLUSIVE = fcntl.LOCK_EX | fcntl.LOCK_NB
 except ImportError:  # said at construction, where somebody can read it
     fcntl = mmap = None  # type: ignore[assignment]
 
@@ -48,7 +50,6 @@ _CRC = struct.Struct("<I")
 _SERIAL = struct.Struct("<Q")
 _SLOTS = _PAGE + 64  # the byte that names the slot has a cache line of its own
 
-_EXCLUSIVE = 0 if fcntl is None else fcntl.LOCK_EX | fcntl.LOCK_NB
 #: Tries for the lock before a caller has to stand back. Its holder needs a few microseconds.
 _TRIES = 12
 #: Seconds after which an open file is compared with what lies at its path.
