@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from math import inf
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -70,7 +71,7 @@ async def _both(options: argparse.Namespace) -> list[Result]:
             if name == "bare":
                 session: Any = aiohttp.ClientSession()
             else:
-                session = ThrottledSession(rate=options.rate)
+                session = ThrottledSession(rate=options.rate, settle=inf)
             async with session:
                 began = time.monotonic()
                 tasks = (_page(session, server.url_for(f"/{n}")) for n in range(options.requests))

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,7 @@ class _Fetch:
         session = ThrottledSession(
             rate=self._options.rate,
             concurrency=self._options.concurrency,
+            settle=inf,  # a strict server refuses nothing, however late a request arrives
             retry=Retry(attempts=self._options.tries),
             timeout=aiohttp.ClientTimeout(total=self._options.timeout),
             on_wait=_on_wait,
