@@ -150,7 +150,9 @@ def test_a_ring_has_room(capacity: Any) -> None:
 
 @given(
     capacity=st.integers(1, 5),
-    calls=st.lists(st.sampled_from(["push", "push", "pop", "pop_newest", "rotate", "resized"])),
+    calls=st.lists(
+        st.sampled_from(["push", "push", "offer", "pop", "pop_newest", "rotate", "resized"])
+    ),
 )
 def test_a_ring_is_a_bounded_deque(capacity: int, calls: list[str]) -> None:
     ring, model = RingBuffer[int](capacity), deque[int](maxlen=capacity)
@@ -158,6 +160,10 @@ def test_a_ring_is_a_bounded_deque(capacity: int, calls: list[str]) -> None:
         if call == "push":
             ring.push(value)
             model.append(value)
+        elif call == "offer":
+            assert ring.offer(value) == (len(model) < ring.capacity)
+            if len(model) < ring.capacity:
+                model.append(value)
         elif call == "resized":
             ring = ring.resized(value % 5 + 1)
             model = deque(model, maxlen=value % 5 + 1)

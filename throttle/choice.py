@@ -35,7 +35,7 @@ def limiter_for(
             raise ValueError("rate: at least one is needed")
         members = [limiter_for(one, burst, **options) for one in rates]
         return members[0] if len(members) == 1 else AllOf(*members)
-    parsed = Rate.parse(rate)
+    parsed = Rate.parse(rate)  # type: ignore[arg-type]  # bytes are refused there
     positive("rate", parsed.count, infinite=True)
     if burst is not None:
         return TokenBucket(parsed, positive("burst", burst), **options)

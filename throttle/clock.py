@@ -38,8 +38,8 @@ gate: Callable[[], Gate] = _gate
 _HALF_NANOSECOND = 0.5e-9
 #: Instants below it are told apart by less than half a nanosecond: two ulp are less.
 FINE = 2.0**20
-#: Instants below it (as an epoch: until 2038) are told apart by less than a microsecond.
-FAR = 2.0**31
+#: Instants below it (two years of uptime) are told apart by less than a fiftieth of a microsecond.
+FAR = 2.0**26
 
 
 def tolerance(instant: float) -> float:

@@ -32,7 +32,7 @@ class AllOf(Limiter):
 
     __slots__ = ("_members", "_nested")
 
-    def __init__(self, *members: Limiter, max_waiting: int | None = None) -> None:
+    def __init__(self, *members: Limiter, **common: Any) -> None:
         if not members:
             raise ValueError("members: at least one limiter is needed")
         for member in members:
@@ -42,7 +42,9 @@ class AllOf(Limiter):
                 raise ValueError(
                     f"members must share a clock: {members[0]!r} and {member!r} do not"
                 )
-        super().__init__(clock=members[0]._clock, max_waiting=max_waiting)
+        if "clock" in common:
+            raise TypeError("clock is that of the members")
+        super().__init__(clock=members[0]._clock, **common)
         self._members = members
         composites = [member for member in members if isinstance(member, AllOf)]
         self._nested: tuple[AllOf, ...] = tuple(

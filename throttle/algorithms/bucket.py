@@ -26,8 +26,8 @@ from throttle.rate import Rate, RateLike
 
 __all__ = ["Bucket"]
 
-#: Seconds: more than all roundings of a decision come to, where a bucket fills within 30 years.
-_BLUR, _SLOWEST = 1e-6, 1e9
+#: Seconds: more than all roundings of a decision come to, where a bucket fills within three years.
+_BLUR, _SLOWEST = 1e-7, 1e8
 
 
 class Bucket(Limiter):

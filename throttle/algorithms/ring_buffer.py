@@ -49,20 +49,27 @@ class RingBuffer(Generic[T]):
 
     def push(self, value: T) -> None:
         """Add the newest value; in a full ring it takes the place of the oldest."""
-        if self._count == len(self._cells):
+        if not self.offer(value):
             self.rotate(value)
-        else:
-            self._cells[(self._head + self._count) % len(self._cells)] = value
-            self._count += 1
+
+    def offer(self, value: T) -> bool:
+        """`push`, unless the ring is full; whether it did."""
+        cells, count = self._cells, self._count
+        if count == len(cells):
+            return False
+        cells[(self._head + count) % len(cells)] = value
+        self._count = count + 1
+        return True
 
     def rotate(self, value: T) -> None:
         """`pop` and `push` in one step, full or not. IndexError when empty."""
-        if not self._count:
+        cells, head, count = self._cells, self._head, self._count
+        if not count:
             raise IndexError("the ring buffer is empty")
-        cells, head = self._cells, self._head
+        size = len(cells)
         cells[head] = None  # the ring must not keep alive what it gave away
-        cells[(head + self._count) % len(cells)] = value
-        self._head = (head + 1) % len(cells)
+        cells[(head + count) % size] = value
+        self._head = (head + 1) % size
 
     def pop(self) -> T:
         """Take the oldest value out. IndexError when empty."""

@@ -90,7 +90,7 @@ class SlidingWindowLog(Window):
     def _try(self, now: float, cost: float) -> bool:
         """The two fused where the oldest entry alone decides, and nothing is near its instant."""
         before, gone = self._total, self._gone
-        if before > gone and self._last + self._window > now and 0.0 <= now < FAR:
+        if before > gone and self._last + self._window > now:
             log, total = self._log, before + cost
             over = total - self._limit
             instant, first = log.peek_oldest()
@@ -102,12 +102,11 @@ class SlidingWindowLog(Window):
                     self._last = now
                     return True
             elif over <= gone:
-                if not log.is_full:
-                    log.push((now, total))
+                if log.offer((now, total)):
                     self._total = total
                     self._last = now
                     return True
-            elif left > 1e-6:
+            elif left > 1e-6 and 0.0 <= now < FAR:
                 return False
         return super()._try(now, cost)
 
