@@ -1,7 +1,8 @@
 """A trio clock whose time jumps, made of trio's public parts.
 
-A system task waits until all tasks are blocked; if that is so twice in a row, nobody else was woken
-by the first, and time may jump. (trio's own MockClock does not know of our threads and loops.)
+A system task waits until all tasks are blocked. That may wake others who wait for the same; if it
+is so twice in a row and nobody else was scheduled, time may jump. (trio's own MockClock does not
+know of our threads and loops.)
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class VirtualTrioClock(trio.abc.Clock, trio.abc.Instrument):
         self._token: Any = None
         self._jumper: Any = None
         self._parked = False
-        self._steps = 0
+        self._scheduled = 0
         self._next = inf
         self.idle = False
         self.deadline = inf
@@ -62,10 +63,10 @@ class VirtualTrioClock(trio.abc.Clock, trio.abc.Instrument):
 
     # ---------------------------------------------------------------- as an instrument
 
-    def before_task_step(self, task: Any) -> None:
+    def task_scheduled(self, task: Any) -> None:
         if task is self._jumper:
             return
-        self._steps += 1
+        self._scheduled += 1
         if self._parked:
             self._parked = False
             trio.lowlevel.reschedule(self._jumper)
@@ -93,8 +94,8 @@ class VirtualTrioClock(trio.abc.Clock, trio.abc.Instrument):
         seen = -1
         while True:
             await trio.testing.wait_all_tasks_blocked()
-            if self._steps != seen:
-                seen = self._steps
+            if self._scheduled != seen:
+                seen = self._scheduled
                 continue
             self._virtual.rest(self, self._next)
             left = self._virtual.unrest()
