@@ -18,6 +18,8 @@ from throttle.rate import Rate, RateLike
 
 __all__ = ["limiter_for"]
 
+_OF_ALL = ("max_waiting", "on_wait")
+
 
 def limiter_for(
     rate: RateLike | Iterable[RateLike], burst: float | None = None, **options: Any
@@ -26,15 +28,18 @@ def limiter_for(
 
     Without `burst`: never more than N in any T (`SlidingWindowLog`); a rate whose count is not
     whole becomes 1 per 1/rate. With `burst=b`: a `TokenBucket` of capacity b; `burst=1` paces
-    evenly. `options` go to the limiter (`clock=`, `max_waiting=`). A rate that does not parse, or
-    is 0, is a ValueError or TypeError naming it.
+    evenly. `options` go to the limiter (`clock=`, `max_waiting=`, `on_wait=`). A rate that does not
+    parse, or is 0, is a ValueError or TypeError naming it.
     """
     if not isinstance(rate, (str, bytes, Rate)) and isinstance(rate, Iterable):
         rates = list(rate)
         if not rates:
             raise ValueError("rate: at least one is needed")
-        members = [limiter_for(one, burst, **options) for one in rates]
-        return members[0] if len(members) == 1 else AllOf(*members)
+        if len(rates) == 1:
+            return limiter_for(rates[0], burst, **options)
+        # Callers wait for all of them together, so a bound on waiting, or a watcher, is not theirs.
+        common = {name: options.pop(name) for name in _OF_ALL if name in options}
+        return AllOf(*(limiter_for(one, burst, **options) for one in rates), **common)
     parsed = Rate.parse(rate)  # type: ignore[arg-type]  # bytes are refused there
     positive("rate", parsed.count, infinite=True)
     if burst is not None:

@@ -22,7 +22,7 @@ from throttle import checks, clock, snapshot, waiting
 from throttle.errors import CostTooLarge
 from throttle.lock import LOCK
 
-__all__ = ["Limiter", "Stats", "SupportsAcquire"]
+__all__ = ["Limiter", "Stats", "SupportsAcquire", "Waited"]
 
 # `with` costs as much again as the lock itself. `_acquire` stands inside its `try`, so that an
 # interrupt right after it cannot leave the lock held for ever.
@@ -45,6 +45,16 @@ class Stats(NamedTuple):
     """Seconds that all granted callers of `acquire` have waited, added up."""
 
 
+class Waited(NamedTuple):
+    """Somebody had to wait, and was let in: what `on_wait` is called with."""
+
+    limiter: Limiter
+    cost: Any
+    """What was acquired, in permits."""
+    seconds: float
+    """How long it took."""
+
+
 @runtime_checkable
 class SupportsAcquire(Protocol):
     """What the decorator, the session and `Keyed` ask of a limiter: an async `acquire`."""
@@ -60,11 +70,24 @@ class Limiter:
     granted. Wrong arguments raise ValueError or TypeError naming the argument and the value, and
     change nothing.
 
+    Every limiter takes, by keyword, `clock` (a function that tells seconds), `max_waiting` (callers
+    in line at most; QueueFull) and `on_wait` (called with a `Waited` by each caller that had to
+    wait, after its wait; calls that do not wait pay nothing for it; one that raises is logged).
+
     A subclass writes `_ready_at` and `_take`; to be complete also `_available`, `_refund`,
     `_fresh_at`, `_span`, `_shift`, `_restart`, `_ceiling`, `_retune`, `_state` and `_restore`.
     """
 
-    __slots__ = ("_clock", "_denied", "_granted", "_last", "_max_waiting", "_side", "_waited")
+    __slots__ = (
+        "_clock",
+        "_denied",
+        "_granted",
+        "_last",
+        "_max_waiting",
+        "_on_wait",
+        "_side",
+        "_waited",
+    )
 
     #: Seconds by which a late timer may still be charged as if it had been on time. Buckets only.
     _slack: float = 0.0
@@ -76,9 +99,13 @@ class Limiter:
         *,
         clock: Callable[[], float] | None = None,
         max_waiting: int | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
     ) -> None:
         if clock is not None and not callable(clock):
             raise TypeError(f"clock must be a function that tells seconds, not {clock!r}")
+        if on_wait is not None and not callable(on_wait):
+            raise TypeError(f"on_wait must be a function of an event, not {on_wait!r}")
+        self._on_wait = on_wait
         self._clock = clock
         self._max_waiting = (
             None if max_waiting is None else checks.whole("max_waiting", max_waiting, least=1)
@@ -322,7 +349,7 @@ class Limiter:
         except BaseException:
             waiting.abandon(waiter)
             raise
-        return float(self._now() - waiter.arrived)
+        return self._told(cost, self._now() - waiter.arrived)
 
     def acquire_sync(self, cost: float = 1, *, timeout: float | None = None) -> float:
         """`acquire` for a thread: blocks it until its turn; answers the seconds waited.
@@ -348,7 +375,7 @@ class Limiter:
         except BaseException:
             waiting.abandon(waiter)
             raise
-        return float(self._now() - waiter.arrived)
+        return self._told(cost, self._now() - waiter.arrived)
 
     def ready_at(self, now: float | None = None, cost: float = 1) -> float:
         """The instant at which `cost` fits for a newcomer at the end of the line; inf: never."""
@@ -405,6 +432,17 @@ class Limiter:
             if self._side is not None:
                 self._side.paused_until = -inf
                 waiting.changed(self, eased=True)
+
+    def _told(self, cost: Any, seconds: float) -> float:
+        """`seconds`, and whoever watches is told. Only who has waited comes here."""
+        if self._on_wait is not None:
+            try:
+                self._on_wait(Waited(self, cost, seconds))
+            except Exception:  # the permit is spent: the caller must not lose it to a watcher
+                import logging
+
+                logging.getLogger("throttle").exception("on_wait of %r failed", self)
+        return seconds
 
     def stats(self) -> Stats:
         """A snapshot of what was granted, denied and waited."""
