@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from datetime import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -393,7 +394,7 @@ async def test_a_site_that_is_down_is_asked_less_and_less_often() -> None:
         assert not known.robots.allows(url("/b"))
         await anyio.sleep(10)
     instants = [instant for _, instant in site.fetches]
-    gaps = [later - earlier for earlier, later in zip(instants, instants[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(instants)]
     assert gaps[:6] == [60, 120, 240, 480, 960, 1920]
     assert set(gaps[6:]) == {3600}
 

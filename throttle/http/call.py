@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,17 +33,22 @@ from throttle.http.signals import Headers, Overrides, Signal, read_signal
 
 __all__ = ["Call", "Engine", "Guard"]
 
+#: What a guard says after the wait.
+Verdict = bool | Callable[[], Awaitable[object]]
+
+_lender: ContextVar[Call | None] = ContextVar("throttle_lender", default=None)
 _FINE = Decision(False, 0.0, "not a failure")
 
 
 class Guard(Protocol):
     """Who decides whether a request may go at all, and watches what becomes of it."""
 
-    async def before(self, method: str, url: URL) -> Callable[[], bool]:
+    async def before(self, method: str, url: URL) -> Callable[[], Verdict]:
         """Before the wait for a turn, of each try. Raises to forbid; may send requests itself.
 
         The answer is called after the wait: whether what was found is still so. If it is not, the
-        turn is let go and all begins anew.
+        turn is let go and all begins anew; a function instead of False is called first, and the
+        first request it sends to the same origin has that turn.
         """
 
     def after(self, method: str, url: URL, status: int, seconds: float, throttled: bool) -> None:
@@ -105,19 +111,43 @@ class Call:
 
     async def turn(self, method: str, url: URL) -> None:
         """Wait until a request may be sent. ServerThrottled, WaitTimeout; then nothing is held."""
-        guard = self._engine.guard
+        guard, lender = self._engine.guard, _lender.get()
         if self._not_before is not None:
             await self._be_patient(url, *self._not_before)
         if guard is None:
             await self._wait(method, url)
             return
         while True:
-            still_holds = await guard.before(method, url)
-            await self._wait(method, url)
-            if still_holds():
+            look = await guard.before(method, url)
+            if lender is not None and self._take_over(lender, method, url):
                 return
-            self.free_slot()
-            self.ended()
+            await self._wait(method, url)
+            verdict = look()
+            if verdict is True:
+                return
+            try:
+                if verdict is not False:
+                    await self._lend(verdict)
+            finally:
+                self.free_slot()
+                self.ended()
+
+    async def _lend(self, to: Callable[[], Awaitable[object]]) -> None:
+        token = _lender.set(self)
+        try:
+            await to()
+        finally:
+            _lender.reset(token)
+
+    def _take_over(self, lender: Call, method: str, url: URL) -> bool:
+        """Whether another call's turn is there to be used; then it is ours, with its slot."""
+        origin = self._engine.routes.origin(url, method)
+        if not lender._under_way or lender._origin is not origin:
+            return False
+        self._origin, self._sent, self._began = origin, lender._sent, clock.now()
+        self._lease, lender._lease = lender._lease, None
+        self._under_way, lender._under_way = True, False
+        return True
 
     async def _wait(self, method: str, url: URL) -> None:
         engine, ends_at = self._engine, self._attempts.ends_at

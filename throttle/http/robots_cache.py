@@ -63,12 +63,23 @@ class RobotsCache:
     def __len__(self) -> int:
         return len(self._known)
 
+    def fresh(self, origin: URL) -> Known | None:
+        """What the site says, if that is known and not too old."""
+        known = self._known.get(origin)
+        if known is None or clock.now() >= known.until:
+            return None
+        self._known.move_to_end(origin)
+        return known
+
+    def is_fetching(self, origin: URL) -> bool:
+        """Whether somebody is asking the site now."""
+        return origin in self._fetches
+
     async def get(self, origin: URL) -> Known:
         """What the site says; waits for it to be fetched if it is not known or too old."""
         while True:
-            known = self._known.get(origin)
-            if known is not None and clock.now() < known.until:
-                self._known.move_to_end(origin)
+            known = self.fresh(origin)
+            if known is not None:
                 return known
             fetch = self._fetches.get(origin)
             if fetch is None:

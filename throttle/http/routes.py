@@ -24,7 +24,7 @@ from throttle.http.origin import Origin
 from throttle.limiter import SupportsAcquire
 from throttle.rate import Rate, RateLike
 
-__all__ = ["Limit", "Routes", "check_limit", "made_limiter"]
+__all__ = ["Limit", "Routes", "check_limit", "check_limits", "made_limiter"]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 #: A handshake is a request to the same server.
@@ -66,11 +66,8 @@ class Routes:
         )
         self._limits: dict[str, list[tuple[int | None, str, str, Limit]]] = {}
         self._shared: dict[str, SupportsAcquire] = {}
-        if limits is not None and not isinstance(limits, Mapping):
-            raise TypeError(f"limits must be a mapping from host to limit, not {limits!r}")
-        for place, limit in (limits or {}).items():
+        for place, limit in check_limits(limits).items():
             host, port, prefix = _place(place)
-            limit = check_limit(f"limits[{place!r}]", limit)
             self._limits.setdefault(host, []).append((port, prefix, place, limit))
         for entries in self._limits.values():
             entries.sort(key=lambda entry: (len(entry[1]), entry[0] is not None), reverse=True)
@@ -136,6 +133,15 @@ class Routes:
                 del self._origins[slot]
             else:
                 self._origins.move_to_end(slot)
+
+
+def check_limits(limits: Any) -> dict[str, Limit]:
+    """`limits=` as a dictionary of what can be limits; None: an empty one."""
+    if limits is None:
+        return {}
+    if not isinstance(limits, Mapping):
+        raise TypeError(f"limits must be a mapping from host to limit, not {limits!r}")
+    return {place: check_limit(f"limits[{place!r}]", limit) for place, limit in limits.items()}
 
 
 def check_limit(name: str, given: Any, burst: float | None = None) -> Limit:
