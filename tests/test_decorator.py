@@ -668,3 +668,30 @@ async def test_a_plain_function_that_does_not_wait_may_be_called_in_a_loop() -> 
     assert caught.value.retry_after == 10
     with pytest.raises(WaitTimeout):
         throttle(tried.limiter, timeout=0)(len)("ab")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_hours_of_throttling_are_tested_in_a_moment(backend: str) -> None:
+    @throttle("5000/hour")
+    async def call(number: int) -> float:
+        return clock.now()
+
+    async def one_by_one() -> list[float]:
+        return [await call(number) for number in range(12_000)]
+
+    async def all_together() -> list[float]:
+        starts: list[float] = []
+
+        async def one(number: int) -> None:
+            starts.append(await call(number))
+
+        async with anyio.create_task_group() as group:
+            for number in range(12_000):
+                group.start_soon(one, number)
+        return starts
+
+    with virtual_time() as time:
+        hours = [0.0] * 5000 + [3600.0] * 5000 + [7200.0] * 2000
+        assert time.run(one_by_one, backend=backend) == hours
+        call.limiter.reset()
+        assert time.run(all_together, backend=backend) == [7200 + hour for hour in hours]
