@@ -17,12 +17,11 @@ however many they were (Kahan 1965), and `_anchor` moves only when the bucket is
 from __future__ import annotations
 
 from math import inf, ulp
-from typing import Any, Self
+from typing import Any
 
-from throttle.checks import non_negative, row
+from throttle.algorithms.bucket_parameters import BucketParameters
+from throttle.checks import row
 from throttle.clock import FAR, FINE, tolerance
-from throttle.limiter import Limiter
-from throttle.rate import Rate, RateLike
 
 __all__ = ["Bucket"]
 
@@ -30,57 +29,20 @@ __all__ = ["Bucket"]
 _BLUR, _SLOWEST = 1e-7, 1e8
 
 
-class Bucket(Limiter):
+class Bucket(BucketParameters):
     """The arithmetic of TokenBucket and LeakyBucket."""
 
-    __slots__ = (
-        "_anchor",
-        "_capacity",
-        "_carry",
-        "_doubt",
-        "_initial",
-        "_rate",
-        "_slack",
-        "_spent",
-    )
+    __slots__ = ("_anchor", "_carry", "_doubt", "_spent")
 
-    def __init__(
-        self,
-        rate: RateLike,
-        capacity: float | None = None,
-        *,
-        initial: float | None = None,
-        slack: float = 0.005,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        parsed = Rate.parse(rate)
-        self._rate = parsed.per_second
-        self._capacity = self._checked_capacity(
-            max(1, parsed.count) if capacity is None else capacity
-        )
-        self._initial = (
-            None if initial is None else min(non_negative("initial", initial), self._capacity)
-        )
-        self._slack = non_negative("slack", slack)
+    def _restart(self) -> None:
         self._gauge()
-        self._restart()
+        self._anchor, self._spent, self._carry = -inf, 0.0, 0.0
+        if self._initial is not None and self._initial < self._capacity:
+            self._anchor, self._spent, self._last = 0.0, self._capacity - self._initial, inf
 
     def _gauge(self) -> None:
         slow = self._capacity >= self._rate * _SLOWEST
         self._doubt = inf if slow else self._rate * _BLUR
-
-    def _checked_capacity(self, capacity: object) -> float:
-        limitless = self._rate == inf
-        result = non_negative("capacity", capacity, infinite=limitless)
-        if result == 0 and not limitless:
-            raise ValueError(f"capacity must be above 0 (nothing could ever fit), not {capacity!r}")
-        return result
-
-    def _restart(self) -> None:
-        self._anchor, self._spent, self._carry = -inf, 0.0, 0.0
-        if self._initial is not None and self._initial < self._capacity:
-            self._anchor, self._spent, self._last = 0.0, self._capacity - self._initial, inf
 
     # ---------------------------------------------------------------- the two that decide
 
@@ -159,17 +121,8 @@ class Bucket(Limiter):
     def _fresh_at(self) -> float:
         return self._full_at()
 
-    def _span(self) -> float:
-        return self._capacity / self._rate if self._rate else inf
-
     def _shift(self, delta: float) -> None:
         self._anchor += delta
-
-    def _ceiling(self) -> float:
-        return inf if self._rate == inf else self._capacity
-
-    def _parameters(self) -> dict[str, Any]:
-        return {"rate": self._rate, "capacity": self._capacity}
 
     def _state(self, now: float) -> tuple[float, ...]:
         """The age of the anchor (inf: full since for ever), and what was spent since."""
@@ -187,34 +140,3 @@ class Bucket(Limiter):
         missing = max(0.0, self._capacity - level)
         if missing or self._anchor > -inf:  # else it is as new, and stays so
             self._anchor, self._spent, self._carry = now, missing, 0.0
-
-    @property
-    def rate(self) -> float:
-        """Permits per second. Setting it (any spelling of a rate) keeps what was earned so far."""
-        return self._rate
-
-    @rate.setter
-    def rate(self, rate: RateLike) -> None:
-        parsed = Rate.parse(rate).per_second
-        if parsed != inf and not 0 < self._capacity < inf:
-            raise ValueError(
-                f"rate must stay inf while capacity is {self._capacity!r}, not {rate!r}"
-            )
-        self._change(rate=parsed)
-
-    @property
-    def capacity(self) -> float:
-        """The largest burst, in permits. Lowering it clips the level, raising it grants nothing."""
-        return self._capacity
-
-    @capacity.setter
-    def capacity(self, capacity: float) -> None:
-        self._change(capacity=self._checked_capacity(capacity))
-
-    @classmethod
-    def from_rate(cls, rate: RateLike, **options: Any) -> Self:
-        """The bucket for a rate in any spelling; the same as the constructor."""
-        return cls(rate, **options)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(rate={self._rate:g}, capacity={self._capacity:g})"

@@ -15,7 +15,9 @@ as it fills. Invariant: instants and sums in the ring never decrease.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from math import inf
+from operator import itemgetter
 from typing import Any, final
 
 from throttle.algorithms.ring_buffer import RingBuffer
@@ -25,6 +27,7 @@ from throttle.clock import FAR, tolerance
 
 __all__ = ["SlidingWindowLog"]
 
+_INSTANT, _SUM = itemgetter(0), itemgetter(1)
 _FIRST = 8  # cells of a new ring: a limit of a million costs nothing until it is used
 
 
@@ -55,12 +58,8 @@ class SlidingWindowLog(Window):
         must_leave = self._total + cost - self._limit
         if must_leave <= self._gone:
             return now
-        log = self._log
-        low, high = 0, 0 if log[0][1] >= must_leave else len(log)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if log[middle][1] >= must_leave else (middle + 1, high)
-        ready = log[low][0] + self._window
+        last = bisect_left(self._log, must_leave, key=_SUM)
+        ready = self._log[last][0] + self._window
         return now if ready <= now + tolerance(now) else ready
 
     def _take(self, at: float, cost: float) -> None:
@@ -111,14 +110,9 @@ class SlidingWindowLog(Window):
         return super()._try(now, cost)
 
     def _available(self, now: float) -> float:
-        used, slip = self._total - self._gone, now + tolerance(now) - self._window
-        low, high = 0, len(self._log)
-        while low < high:  # the first entry still in the window
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._log[middle][0] > slip else (middle + 1, high)
-        if low:
-            used = self._total - self._log[low - 1][1]
-        return self._limit - used
+        left = bisect_right(self._log, now + tolerance(now) - self._window, key=_INSTANT)
+        gone = self._log[left - 1][1] if left else self._gone
+        return self._limit - (self._total - gone)
 
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         """Takes out the newest permits spent at or before `at`, and counts the later ones down."""

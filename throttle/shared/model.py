@@ -96,6 +96,10 @@ class _Ring:
         self.count -= 1
         return entry
 
+    def offer(self, entry: tuple[float, float]) -> bool:
+        self.push(entry)
+        return True
+
     def rotate(self, entry: tuple[float, float]) -> None:
         self.pop()
         self.push(entry)
