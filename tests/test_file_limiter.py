@@ -40,6 +40,11 @@ from throttle.shared.crowd import Head
 from throttle.shared.file import FileLimiter, FileLocked, FileRefused
 from throttle.shared.statefile import Record, StateFile
 
+
+def shared_member(bucket: Limiter) -> Limiter:
+    return AllOf(AllOf(bucket, SlidingWindowLog(9, 20)), bucket)
+
+
 MAKERS: dict[str, Callable[[], Limiter]] = {
     "token": lambda: TokenBucket(3, 5),
     "token-initial": lambda: TokenBucket(3, 5, initial=2),
@@ -51,6 +56,7 @@ MAKERS: dict[str, Callable[[], Limiter]] = {
     "fixed": lambda: FixedWindow(4, 7),
     "all": lambda: TokenBucket(3, 5) & SlidingWindowLog(9, 20),
     "all-nested": lambda: AllOf(AllOf(FixedWindow(4, 7), LeakyBucket(1, 6)), TokenBucket(2, 9)),
+    "all-shared": lambda: shared_member(TokenBucket(3, 5)),
     "all-initial": lambda: AllOf(TokenBucket(1, 5, initial=1), SlidingWindowLog(3, 9)),
 }
 EVERY = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
@@ -407,6 +413,40 @@ async def test_a_dead_head_with_a_dear_wish_is_dropped_when_it_does_not_look(pat
     plant(dead, Head(1, shared._now(), shared._now() + 900, (900.0,)))
     assert not limiter.allow()
     assert 2.5 <= await limiter.acquire() <= 3.5
+
+
+@pytest.mark.anyio
+@EVERY
+async def test_every_algorithm_answers_and_serves_a_line_of_two_processes(
+    make: Callable[[], Limiter], path: Path
+) -> None:
+    one, other = FileLimiter(path, make()), FileLimiter(path, make())
+    before = anyio.current_time()
+    for limiter in (one, other):
+        with anyio.move_on_after(200):
+            await limiter.acquire(timeout=100)
+    one.charge(2)
+    async with anyio.create_task_group() as group:
+        for limiter in (one, other, one, other):
+            group.start_soon(let_in, limiter)
+        await anyio.wait_all_tasks_blocked()
+        told = [limiter.delay() for limiter in (one, other)]
+        assert min(told) >= 0
+    assert one.stats().granted + other.stats().granted <= 2 + 4
+    assert one.stats().waiting == other.stats().waiting == 0
+    assert one.available() >= 0
+    assert anyio.current_time() - before <= 100
+
+
+async def let_in(limiter: FileLimiter) -> None:
+    """`acquire`, that comes as soon as the limiter says, or not at all where nothing is earned."""
+    promised = limiter.delay()
+    try:
+        waited = await limiter.acquire(timeout=60)
+    except (CostTooLarge, WaitTimeout):
+        assert promised > 60 or promised == inf
+    else:
+        assert waited >= promised - 1e-9
 
 
 @pytest.mark.anyio

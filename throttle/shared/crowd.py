@@ -34,7 +34,7 @@ from throttle import waiting
 from throttle.limiter import Limiter
 from throttle.lock import LOCK
 from throttle.parking import Place
-from throttle.shared.model import Model
+from throttle.shared.model import Model, rebuilt
 from throttle.shared.statefile import FileLocked, FileRefused, Record, StateFile, boot_id
 
 __all__ = ["Door", "Shared", "naps"]
@@ -106,9 +106,14 @@ class _Plain(Limiter):
         self._of._spend(at, cost)
 
     def _clone(self) -> _Plain:
-        copy = _Plain(self._of._clone())
+        return self._copy()[0]
+
+    def _copy(self) -> tuple[_Plain, tuple[Limiter, ...]]:
+        """A copy that may be changed, and the leaves it is made of."""
+        made: dict[Limiter, Limiter] = {}
+        copy = _Plain(rebuilt(self._of, made, lambda leaf: leaf._clone()))
         copy._last = self._last
-        return copy
+        return copy, tuple(made.values())
 
 
 class Shared(_Plain):
@@ -366,7 +371,8 @@ class Shared(_Plain):
         self._alone = self._of._departs_at(now, cost) if seniors else due
         shares = dict(self._of._needs(cost))
         wants = tuple(shares.get(leaf, 0.0) for leaf in self._model.leaves)
-        self._put(Head(door.token, moment, due, wants))
+        if due < inf:  # who can never go is about to be told
+            self._put(Head(door.token, moment, due, wants))
         return due
 
     def _put(self, head: Head) -> None:
@@ -429,9 +435,8 @@ class Shared(_Plain):
 
     def _clone(self) -> _Plain:  # type: ignore[override]
         """This limiter when those of other processes have gone; who waits here is not in it."""
-        copy = super()._clone()
+        copy, leaves = self._copy()
         own = {door.token for door in self._doors.values()}
-        leaves = tuple(leaf for leaf, _ in copy._of._needs(copy._of._checked(1)))
         for head in self._seniors(None):
             if head.token not in own:
                 at = self._play(head, leaves)

@@ -11,7 +11,7 @@ have been pushed after it, so whatever was tried can be undone by loading the nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from operator import attrgetter
 from typing import Any, Protocol, cast
@@ -28,7 +28,7 @@ from throttle.algorithms import (
 )
 from throttle.limiter import Limiter
 
-__all__ = ["SPARE", "Cells", "Model"]
+__all__ = ["SPARE", "Cells", "Model", "rebuilt"]
 
 #: Entries that may be pushed on trial without harm to those that count.
 SPARE = 64
@@ -40,7 +40,7 @@ _FIELDS: dict[type[Limiter], tuple[str, ...]] = {
     LeakyBucket: _BUCKET,
     SlidingWindowCounter: ("_origin", "_index", "_previous", "_current"),
     FixedWindow: ("_opened", "_spent"),
-    SlidingWindowLog: ("_total", "_gone", "_log.head", "_log.count", "_log.base"),
+    SlidingWindowLog: ("_total", "_gone", "_log._head", "_log._count", "_log._cells.base"),
 }
 _NAMES: dict[type[Limiter], str] = {kind: name for name, kind in ALGORITHMS.items()}
 
@@ -52,86 +52,58 @@ class Cells(Protocol):
     def __setitem__(self, index: int, value: float, /) -> None: ...
 
 
-class _Ring:
-    """The ring of a log, two cells an entry. Instants count from `base`, so that all can be moved.
+class _Entries:
+    """The cells of a ring, two floats for each. Instants count from `base`: all move with it."""
 
-    Popping moves `head`, and the cells stay as they are.
-    """
+    __slots__ = ("base", "floats", "offset", "size")
 
-    __slots__ = ("base", "cells", "count", "head", "offset", "size")
+    def __init__(self, offset: int, size: int) -> None:
+        self.floats: Cells = ()  # type: ignore[assignment]  # until a file is opened
+        self.offset, self.size, self.base = offset, size, 0.0
 
-    #: A ring that is overwritten never has to grow, nor to be exchanged for a smaller one.
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[float, float]:
+        cell = self.offset + 2 * index
+        return self.floats[cell] + self.base, self.floats[cell + 1]
+
+    def __setitem__(self, index: int, entry: tuple[float, float] | None) -> None:
+        if entry is not None:  # what was given away stays readable
+            cell = self.offset + 2 * index
+            self.floats[cell], self.floats[cell + 1] = entry[0] - self.base, entry[1]
+
+
+class _Ring(RingBuffer[tuple[float, float]]):
+    """A ring in the file. It never grows: when it is full, the oldest entry makes room."""
+
+    __slots__ = ()
+
     is_full = False
     capacity = 0
 
-    def __init__(self, cells: Cells, offset: int, size: int) -> None:
-        self.cells, self.offset, self.size = cells, offset, size
-        self.clear()
+    def __init__(self, offset: int, size: int) -> None:
+        super().__init__(1)
+        self._cells = _Entries(offset, size)  # type: ignore[assignment]
 
-    def clear(self) -> None:
-        self.head, self.count, self.base = 0, 0, 0.0
-
-    def _cell(self, index: int) -> int:
-        return self.offset + 2 * ((self.head + index) % self.size)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> tuple[float, float]:
-        if not 0 <= index < self.count:
-            raise IndexError("out of range")
-        cell = self._cell(index)
-        return self.cells[cell] + self.base, self.cells[cell + 1]
-
-    def push(self, entry: tuple[float, float]) -> None:
-        if self.count >= self.size - SPARE:
-            self.pop()
-        cell = self._cell(self.count)
-        self.cells[cell], self.cells[cell + 1] = entry[0] - self.base, entry[1]
-        self.count += 1
-
-    def pop(self) -> tuple[float, float]:
-        entry = self[0]
-        self.head = (self.head + 1) % self.size
-        self.count -= 1
-        return entry
-
-    def offer(self, entry: tuple[float, float]) -> bool:
-        self.push(entry)
-        return True
-
-    def rotate(self, entry: tuple[float, float]) -> None:
-        self.pop()
-        self.push(entry)
-
-    def peek_oldest(self) -> tuple[float, float]:
-        return self[0]
-
-    def pop_newest(self) -> tuple[float, float]:
-        self.count -= 1
-        cell = self._cell(self.count)
-        return self.cells[cell] + self.base, self.cells[cell + 1]
+    def offer(self, value: tuple[float, float]) -> bool:
+        return len(self) < len(self._cells) - SPARE and super().offer(value)
 
     def to_list(self) -> list[tuple[float, float]]:
-        return [self[index] for index in range(self.count)]
+        return [self[index] for index in range(len(self))]
 
     def resized(self, capacity: int) -> RingBuffer[tuple[float, float]]:
         """A copy that shares no cell with this one."""
-        copy: RingBuffer[tuple[float, float]] = RingBuffer(max(capacity, self.count, 8))
-        for entry in self.to_list():
-            copy.push(entry)
-        return copy
+        return super().resized(max(capacity, len(self), 8))
 
 
 class _Log(SlidingWindowLog):  # type: ignore[misc]  # final to users: only its ring is another one
     __slots__ = ()
 
-    def _restart(self) -> None:
-        super()._restart()
-        self._log = cast("Any", _Ring([], 0, 1))
+    _log: Any
 
     def _shift(self, delta: float) -> None:
-        cast("_Ring", self._log).base += delta
+        self._log._cells.base += delta
 
     def _clone(self) -> SlidingWindowLog:  # type: ignore[override]
         copy = SlidingWindowLog(self._limit, self._window, clock=self._clock)
@@ -146,31 +118,28 @@ class Model:
     TypeError for a template that is not made of this package's algorithms.
     """
 
-    __slots__ = ("_get", "_paths", "_rings", "cells", "leaves", "limiter", "meaning", "width")
+    __slots__ = ("_get", "_paths", "cells", "leaves", "limiter", "meaning", "width")
 
     def __init__(self, template: Limiter) -> None:
         if not isinstance(template, Limiter):
             raise TypeError(f"limiter must be a limiter of this process, not {template!r}")
-        words: dict[Limiter, str] = {}
         made: dict[Limiter, Limiter] = {}
-        self.limiter = _made(template, made, words)
+        self.limiter = rebuilt(template, made, _as_new)
         self.leaves = tuple(made.values())
-        self.meaning = " & ".join(words.values())
+        self.meaning = " & ".join(map(_described, made))
         #: For each number: the object it is kept in, and the attribute.
         self._paths: list[tuple[Any, str]] = []
-        self._rings: list[_Ring] = []
         self.cells = 0
         for leaf in self.leaves:
             if isinstance(leaf, _Log):
                 # Twice the limit: a debt in single permits is remembered as far as that.
-                ring = _Ring([], self.cells, 2 * int(leaf._limit) + SPARE)
-                leaf._log = cast("Any", ring)
-                self._rings.append(ring)
-                self.cells += 2 * ring.size
+                size = 2 * int(leaf._limit) + SPARE
+                leaf._log = _Ring(self.cells, size)
+                self.cells += 2 * size
             self._paths.append((leaf, "_last"))
             for field in _fields(leaf):
                 owner, dot, name = field.rpartition(".")
-                self._paths.append((getattr(leaf, owner) if dot else leaf, name))
+                self._paths.append((attrgetter(owner)(leaf) if dot else leaf, name))
         self._get = [attrgetter("_last", *_fields(leaf)) for leaf in self.leaves]
         self.width = len(self._paths)
 
@@ -193,23 +162,26 @@ class Model:
         A writer that was killed while it gave permits back may have left a newest entry smaller
         than the sum it belongs to; the entries are what counts.
         """
-        for leaf in self.leaves:
-            if isinstance(leaf, _Log):
-                ring = cast("Any", leaf._log)
-                ring.cells = cells
-                ring.head, ring.count = int(ring.head), int(ring.count)
-                if not (0 <= ring.head < ring.size and 0 <= ring.count <= ring.size):
-                    raise ValueError("its log is out of range")
-                leaf._total = ring[ring.count - 1][1] if ring.count else leaf._gone
+        for leaf in self._logs():
+            ring = leaf._log
+            ring._cells.floats = cells
+            ring._head, ring._count = int(ring._head), int(ring._count)
+            size = len(ring._cells)
+            if not (0 <= ring._head < size and 0 <= ring._count <= size):
+                raise ValueError("its log is out of range")
+            leaf._total = ring[ring._count - 1][1] if ring._count else leaf._gone
 
     def check(self) -> None:
         """Look at every entry of every log. ValueError when they are in no order."""
-        for ring in self._rings:
+        for leaf in self._logs():
             before = (-inf, 0.0)
-            for entry in ring.to_list():
+            for entry in leaf._log.to_list():
                 if not (entry[0] >= before[0] and entry[1] > before[1]):
                     raise ValueError("its log is in no order")
                 before = entry
+
+    def _logs(self) -> list[_Log]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, _Log)]
 
     def shift(self, delta: float) -> None:
         """Move the whole state along the axis of time by `delta` seconds."""
@@ -220,41 +192,46 @@ class Model:
 
     def restart(self) -> None:
         """As new. The cells keep their values, and none of them counts."""
+        rings = [leaf._log for leaf in self._logs()]
         for leaf in self.leaves:
             leaf._last = -inf
-            ring = leaf._log if isinstance(leaf, _Log) else None
             leaf._restart()
-            if ring is not None:
-                cast("Any", ring).clear()
-                cast("Any", leaf)._log = ring
+        for log, ring in zip(self._logs(), rings, strict=True):
+            log._log, ring._count = ring, 0
 
 
-def _made(template: Limiter, made: dict[Limiter, Limiter], words: dict[Limiter, str]) -> Limiter:
-    """A new limiter like `template`; its leaves go into `made`, what they are into `words`."""
-    if isinstance(template, AllOf):
-        return AllOf(*(_made(member, made, words) for member in template.members))
-    if template in made:
-        return made[template]
+def rebuilt(
+    limiter: Limiter, made: dict[Limiter, Limiter], new: Callable[[Limiter], Limiter]
+) -> Limiter:
+    """A composite like this one (or a limiter) of new leaves; `made` tells which stands for which.
+
+    A leaf that is a member twice stays one leaf.
+    """
+    if isinstance(limiter, AllOf):
+        return AllOf(*(rebuilt(member, made, new) for member in limiter.members))
+    if limiter not in made:
+        made[limiter] = new(limiter)
+    return made[limiter]
+
+
+def _as_new(template: Limiter) -> Limiter:
     kind = type(template)
     if kind not in _FIELDS:
         raise TypeError(
             f"limiter must be one of {', '.join(k.__name__ for k in _FIELDS)} or an AllOf of them, "
             f"not {template!r}"
         )
-    new: Limiter
     if isinstance(template, SlidingWindowLog):
-        new = _Log(template._limit, template._window, clock=template._clock)
-    else:
-        new = template._clone()
-        new._last = -inf
-        new._restart()
-    new._max_waiting = None
-    new._granted = new._denied = 0
-    new._waited = 0.0
-    made[template] = new
-    values = ", ".join(f"{name}={float(v)!r}" for name, v in template._parameters().items())
-    words[template] = f"{_NAMES[kind]}({values})"
+        return _Log(template._limit, template._window, clock=template._clock)
+    new = template._clone()
+    new._last = -inf
+    new._restart()
     return new
+
+
+def _described(template: Limiter) -> str:
+    values = ", ".join(f"{name}={float(v)!r}" for name, v in template._parameters().items())
+    return f"{_NAMES[type(template)]}({values})"
 
 
 def _fields(leaf: Limiter) -> tuple[str, ...]:
