@@ -678,7 +678,7 @@ async def test_cancelled_in_the_turn_of_the_grant_the_next_goes(client: Redis) -
 
     def let_go_and_cancel() -> None:
         let_go()
-        if caller.future.done():
+        if caller.done():
             first.cancel()
 
     line._go = let_go_and_cancel  # type: ignore[method-assign]

@@ -131,11 +131,11 @@ class RedisLimiter:
                 return True
         if cost > self._ceiling:
             taken = False
-        elif self._is_down():
+        elif self._down and self._is_down():
             taken = self._local().allow(cost=self._fitting(cost))
         else:
             try:
-                taken = await self._line().allow(cost)
+                taken = await self._line().ask(False, cost)
             except UnreachableError as lost:
                 taken = self._instead(lost).allow(cost=self._fitting(cost))
         if taken:
@@ -165,15 +165,19 @@ class RedisLimiter:
         try:
             if cost > self._ceiling:
                 raise CostTooLarge(cost, self._ceiling)
-            if self._is_down():
+            if self._down and self._is_down():
                 await self._local().acquire(self._fitting(cost), timeout=timeout)
             else:
                 line = self._line()
                 most = self._template._max_waiting
                 if most is not None and line.waiting >= most:
                     raise QueueFull(most)
+                caller = line.ask(True, cost, timeout)
                 try:
-                    await line.acquire(cost, timeout)
+                    await caller
+                except asyncio.CancelledError:
+                    line.leave(caller)
+                    raise
                 except UnreachableError as lost:
                     fallback = self._instead(lost)
                     if timeout is not None:

@@ -32,7 +32,7 @@ from redis.exceptions import RedisError
 from throttle.errors import WaitTimeout
 from throttle.shared.redis_scripts import number
 
-__all__ = ["Line", "UnreachableError"]
+__all__ = ["Caller", "Line", "UnreachableError"]
 
 #: Callers in one script call, so that it stays short.
 _FLIGHT = 1000
@@ -48,27 +48,26 @@ class UnreachableError(Exception):
     """The server could not be asked. `__cause__` is redis-py's error."""
 
 
-class _Caller:
-    """Somebody who asks: one who `waits`, or one who takes no for an answer."""
+class Caller(asyncio.Future[Any]):
+    """Somebody who asks: one who `waits`, or one who takes no for an answer. Await it."""
 
-    __slots__ = ("asks", "cost", "deadline", "future", "lane", "timeout", "waits")
+    __slots__ = ("asks", "cost", "deadline", "lane", "timeout", "waits")
 
     def __init__(
-        self,
-        future: asyncio.Future[Any],
-        cost: float,
-        *,
-        waits: bool,
-        timeout: float | None = None,
-        deadline: float = inf,
+        self, loop: asyncio.AbstractEventLoop, waits: bool, cost: float, timeout: float | None
     ) -> None:
-        self.future = future
+        super().__init__(loop=loop)
         self.cost = cost
         self.waits = waits
         self.timeout = timeout
-        self.deadline = deadline  # the loop's time
-        self.asks = waits, cost, deadline  # who ask the same, one after another, are a run
+        self.deadline = inf if timeout is None else loop.time() + timeout
+        self.asks = waits, cost, self.deadline  # who ask the same, one after another, are a run
         self.lane: _Lane | None = None
+
+    def fail(self, error: Exception) -> None:
+        if not self.done():
+            self.set_exception(error)
+            self.exception()  # seen: a caller cancelled in this very turn would leave it unread
 
 
 class _Slot:
@@ -97,26 +96,26 @@ class _Lane:
     __slots__ = ("live", "slots", "spares", "waiters")
 
     def __init__(self) -> None:
-        self.waiters: deque[_Caller] = deque()
+        self.waiters: deque[Caller] = deque()
         self.live = 0  # of the waiters: who left is dropped when his turn comes
         self.slots: deque[_Slot] = deque()
         self.spares: deque[_Slot] = deque()
 
-    def enter(self, caller: _Caller) -> None:
+    def enter(self, caller: Caller) -> None:
         self.waiters.append(caller)
         caller.lane = self
         self.live += 1
 
-    def leave(self, caller: _Caller) -> None:
+    def leave(self, caller: Caller) -> None:
         caller.lane = None
         self.live -= 1
         if len(self.waiters) > 2 * self.live + 16:
             self.waiters = deque(c for c in self.waiters if c.lane is self)
 
-    def next(self) -> _Caller:
+    def next(self) -> Caller:
         while True:
             caller = self.waiters.popleft()
-            if caller.lane is self and not caller.future.done():
+            if caller.lane is self and not caller.done():
                 self.leave(caller)
                 return caller
 
@@ -136,8 +135,8 @@ class Line:
         self._run = run
         self._spawn = spawn
         self._loop = loop
-        self._queue: deque[_Caller] = deque()
-        self._batch: list[_Caller] = []  # those in flight
+        self._queue: deque[Caller] = deque()
+        self._batch: list[Caller] = []  # those in flight
         self._lanes: dict[float, _Lane] = {}
         self._slots: list[_Slot] = []
         self._flight: asyncio.Task[None] | None = None
@@ -154,32 +153,20 @@ class Line:
 
     # ---------------------------------------------------------------- asking
 
-    async def allow(self, cost: float) -> bool:
-        """Whether `cost` was free and is taken. Raises UnreachableError."""
-        caller = _Caller(self._loop.create_future(), cost, waits=False)
+    def ask(self, waits: bool, cost: float, timeout: float | None = None) -> Caller:
+        """Stand in line. Awaiting it tells whether the cost was granted, or raises WaitTimeout
+        (delay inf: it never fits) or UnreachableError. Who is cancelled must `leave`."""
+        caller = Caller(self._loop, waits, cost, timeout)
         self._queue.append(caller)
-        self._depart()
-        return bool(await caller.future)
-
-    async def acquire(self, cost: float, timeout: float | None) -> None:
-        """Wait for a slot. Raises WaitTimeout (delay inf: it never fits), UnreachableError."""
-        deadline = inf if timeout is None else self._loop.time() + timeout
-        caller = _Caller(
-            self._loop.create_future(), cost, waits=True, timeout=timeout, deadline=deadline
-        )
-        self._queue.append(caller)
-        self._depart()
-        try:
-            await caller.future
-        except asyncio.CancelledError:
-            self._leave(caller)
-            raise
+        if self._flight is None:
+            self._depart()
+        return caller
 
     @property
     def waiting(self) -> int:
         """Callers who wait, for an answer or for their instant."""
         asking = (*self._queue, *self._batch)
-        return sum(c.waits and c.lane is None and not c.future.done() for c in asking) + sum(
+        return sum(c.waits and c.lane is None and not c.done() for c in asking) + sum(
             lane.live for lane in self._lanes.values()
         )
 
@@ -210,27 +197,26 @@ class Line:
                 self._go()
         except BaseException as error:
             for caller in (*self._batch, *self._queue):
-                if not caller.future.done():
-                    if isinstance(error, Exception):
-                        caller.future.set_exception(error)
-                    else:
-                        caller.future.cancel()
+                if isinstance(error, Exception):
+                    caller.fail(error)
+                else:
+                    caller.cancel()
             raise
         finally:
             self._flight, self._batch = None, []
 
-    def _board(self) -> list[_Caller]:
+    def _board(self) -> list[Caller]:
         """Who flies now: those in the queue whom no spare slot serves."""
-        batch: list[_Caller] = []
+        batch: list[Caller] = []
         now = self._loop.time()
         while self._queue and len(batch) < _FLIGHT:
             caller = self._queue.popleft()
-            if not caller.future.done() and not (caller.waits and self._reuse(caller, now)):
+            if not caller.done() and not (caller.waits and self._reuse(caller, now)):
                 batch.append(caller)
         return batch
 
     def _words(
-        self, now: float, back: list[_Slot], runs: list[tuple[bool, float, float, list[_Caller]]]
+        self, now: float, back: list[_Slot], runs: list[tuple[bool, float, float, list[Caller]]]
     ) -> list[str]:
         """The arguments of a flight, in the order in which `limiter.lua` reads them."""
         ahead, held = 0.0, 0.0
@@ -252,7 +238,7 @@ class Line:
         self,
         said: list[float],
         answer: str,
-        runs: list[tuple[bool, float, float, list[_Caller]]],
+        runs: list[tuple[bool, float, float, list[Caller]]],
     ) -> None:
         """Hand out what the server answered, a part of the answer for each run."""
         own, _, _, moved, seq, _, end = said
@@ -264,8 +250,8 @@ class Line:
                 let = int(part)
                 granted += let
                 for i, caller in enumerate(callers):
-                    if not caller.future.done():
-                        caller.future.set_result(i < let)
+                    if not caller.done():
+                        caller.set_result(i < let)
                 continue
             lane = self._lanes.setdefault(cost, _Lane())
             instants = part.split(" ")
@@ -281,44 +267,42 @@ class Line:
                     slot = _Slot(due, self._serial, cost, granted, end, moved)
                     end = at
                     latest.append(slot)
-                    if at <= own and not lane.live and not caller.future.done():
-                        caller.future.set_result(slot)
+                    if at <= own and not lane.live and not caller.done():
+                        caller.set_result(slot)
                         continue
                     lane.slots.append(slot)
                     heappush(self._slots, slot)
-                    if not caller.future.done():
+                    if not caller.done():
                         lane.enter(caller)
-                elif refused is not None and not caller.future.done():
-                    caller.future.set_exception(WaitTimeout(refused, caller.timeout or 0.0))
+                elif refused is not None:
+                    caller.fail(WaitTimeout(refused, caller.timeout or 0.0))
             self._spare(lane)
             if lane.is_over():
                 del self._lanes[cost]
         if granted:
             self._seq, self._standing, self._latest = int(seq), granted, latest
 
-    def _lost(self, batch: list[_Caller], error: Exception) -> None:
+    def _lost(self, batch: list[Caller], error: Exception) -> None:
         """Nobody answers: tell all who ask, those also who came meanwhile, so that none hangs."""
         for caller in (*batch, *self._queue):
-            if not caller.future.done():
-                unreachable = UnreachableError()
-                unreachable.__cause__ = error
-                caller.future.set_exception(unreachable)
+            unreachable = UnreachableError()
+            unreachable.__cause__ = error
+            caller.fail(unreachable)
         self._queue.clear()
         self._latest = []
         self._heard = self._loop.time()  # who holds a slot goes: there is nobody to ask
 
     # ---------------------------------------------------------------- slots left over
 
-    def _leave(self, caller: _Caller) -> None:
+    def leave(self, caller: Caller) -> None:
         """A cancelled caller: its slot, if it had one, is the next one's."""
-        future = caller.future
         if caller.lane is not None:
             lane = caller.lane
             lane.leave(caller)
             self._spare(lane)
-        elif future.done() and not future.cancelled() and future.exception() is None:
+        elif caller.done() and not caller.cancelled() and caller.exception() is None:
             # Its instant came in the very turn in which it was cancelled.
-            slot: _Slot = future.result()
+            slot: _Slot = caller.result()
             lane = self._lanes.setdefault(slot.cost, _Lane())
             lane.slots.appendleft(slot)
             heappush(self._slots, slot)
@@ -333,7 +317,7 @@ class Line:
             slot.spare = True
             lane.spares.appendleft(slot)
 
-    def _reuse(self, caller: _Caller, now: float) -> bool:
+    def _reuse(self, caller: Caller, now: float) -> bool:
         """Give a newcomer the earliest spare slot of its cost, if it will wait for it."""
         lane = self._lanes.get(caller.cost)
         if lane is None or not lane.spares or lane.spares[0].due > caller.deadline:
@@ -440,7 +424,7 @@ class Line:
                     continue
                 lane = self._lanes[slot.cost]
                 lane.slots.popleft()
-                lane.next().future.set_result(slot)
+                lane.next().set_result(slot)
                 if lane.is_over():
                     del self._lanes[slot.cost]
         self._time()

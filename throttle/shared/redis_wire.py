@@ -125,13 +125,10 @@ class Wire:
             self._end = _until_the_end(connection, self._tasks)
             await anext(self._end)
         elif connection.is_connected:
-            # redis-py 8 renamed it; both tell a dead connection by an error or by True.
-            look = getattr(connection, "can_read", None) or connection.can_read_destructive
-            try:
-                stale = await look()
-            except (errors.ConnectionError, OSError):
-                stale = True
-            if stale:
+            # Its own look at a connection (`can_read`) was renamed in redis-py 8, and in 5 does not
+            # see that the server has closed it; the stream below does.
+            reader = getattr(connection, "_reader", None)
+            if reader is not None and reader.at_eof():
                 await connection.disconnect()
         if not connection.is_connected:
             await connection.connect()
