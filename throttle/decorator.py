@@ -19,7 +19,9 @@ from typing import (
     Literal,
     ParamSpec,
     Protocol,
+    TypedDict,
     TypeVar,
+    Unpack,
     cast,
     overload,
 )
@@ -59,6 +61,7 @@ class Throttled(Protocol[_P, _R_co, _L_co]):
     @property
     def limiter(self) -> _L_co:
         """What it is throttled by: a limiter, a `Keyed` (with `key=`), or else a `Concurrency`."""
+        ...
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...
 
@@ -72,21 +75,13 @@ class Throttled(Protocol[_P, _R_co, _L_co]):
         self: Throttled[Concatenate[_S, _Q], _R_co, _L_co], instance: _S, owner: Any = None, /
     ) -> Throttled[_Q, _R_co, _L_co]: ...
 
+    @overload
+    def __get__(self, instance: object, owner: Any = None, /) -> Throttled[..., _R_co, _L_co]: ...
 
-class ThrottledAsync(Protocol[_P, _R_co, _L_co]):
+
+class ThrottledAsync(Throttled[_P, Coroutine[Any, Any, _R_co], _L_co], Protocol[_P, _R_co, _L_co]):
     """`Throttled` for a coroutine function; `_R_co` is what awaiting it gives."""
 
-    __name__: str
-    __qualname__: str
-
-    @property
-    def limiter(self) -> _L_co:
-        """What it is throttled by: a limiter, a `Keyed` (with `key=`), or else a `Concurrency`."""
-
-    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _R_co]: ...
-
-    # Found on the class it may be a method, unbound, or stand under @staticmethod or @classmethod;
-    # no type can tell these apart, so there the arguments are not checked.
     @overload
     def __get__(
         self, instance: None, owner: Any = None, /
@@ -96,6 +91,11 @@ class ThrottledAsync(Protocol[_P, _R_co, _L_co]):
     def __get__(
         self: ThrottledAsync[Concatenate[_S, _Q], _R_co, _L_co], instance: _S, owner: Any = None, /
     ) -> ThrottledAsync[_Q, _R_co, _L_co]: ...
+
+    @overload
+    def __get__(
+        self, instance: object, owner: Any = None, /
+    ) -> ThrottledAsync[..., _R_co, _L_co]: ...
 
 
 class Throttling(Protocol[_L_co]):
@@ -110,7 +110,7 @@ class Throttling(Protocol[_L_co]):
     def __call__(self, func: classmethod[_S, _P, _T], /) -> classmethod[_S, _P, _T]: ...
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]
+    def __call__(
         self, func: Callable[_P, Coroutine[Any, Any, _T]], /
     ) -> ThrottledAsync[_P, _T, _L_co]: ...
 
@@ -121,15 +121,27 @@ class Throttling(Protocol[_L_co]):
 # -------------------------------------------------------------------- the decorator
 
 
+class _Flight(TypedDict, total=False):
+    concurrency: int | Concurrency | None
+    timeout: float | None
+    on_limit: OnLimit
+
+
+class _Options(_Flight, total=False):
+    cost: Cost
+
+
+@overload
+def throttle(rate: Keyed, *, key: Key, **options: Unpack[_Options]) -> Throttling[Keyed]: ...
+
+
 @overload
 def throttle(
-    rate: Keyed,
+    rate: RateLike | Iterable[RateLike],
     *,
+    burst: float | None = None,
     key: Key,
-    cost: Cost = 1,
-    concurrency: int | Concurrency | None = None,
-    timeout: float | None = None,
-    on_limit: OnLimit = "wait",
+    **options: Unpack[_Options],
 ) -> Throttling[Keyed]: ...
 
 
@@ -138,45 +150,18 @@ def throttle(
     rate: RateLike | Iterable[RateLike],
     *,
     burst: float | None = None,
-    key: Key,
-    cost: Cost = 1,
-    concurrency: int | Concurrency | None = None,
-    timeout: float | None = None,
-    on_limit: OnLimit = "wait",
-) -> Throttling[Keyed]: ...
-
-
-@overload
-def throttle(
-    rate: RateLike | Iterable[RateLike],
-    *,
-    burst: float | None = None,
-    cost: Cost = 1,
-    concurrency: int | Concurrency | None = None,
-    timeout: float | None = None,
-    on_limit: OnLimit = "wait",
+    **options: Unpack[_Options],
 ) -> Throttling[Limiter]: ...
 
 
 @overload
 def throttle(
-    rate: Concurrency | None = None,
-    *,
-    concurrency: int | Concurrency | None = None,
-    timeout: float | None = None,
-    on_limit: OnLimit = "wait",
+    rate: Concurrency | None = None, **options: Unpack[_Flight]
 ) -> Throttling[Concurrency]: ...
 
 
 @overload
-def throttle(
-    rate: _L,
-    *,
-    cost: Cost = 1,
-    concurrency: int | Concurrency | None = None,
-    timeout: float | None = None,
-    on_limit: OnLimit = "wait",
-) -> Throttling[_L]: ...
+def throttle(rate: _L, **options: Unpack[_Options]) -> Throttling[_L]: ...
 
 
 def throttle(

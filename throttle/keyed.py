@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from heapq import heappop, heappush
 from math import floor, frexp, inf, ldexp
-from types import TracebackType
-from typing import Any, Self, TypeVar, final
+from typing import Any, TypeVar, final
 
 from throttle import checks
 from throttle.clock import tolerance
+from throttle.entering import Entering
 from throttle.errors import KeysFull
 from throttle.limiter import Limiter, Stats
 from throttle.lock import LOCK
@@ -338,7 +338,7 @@ class Keyed:
 
 
 @final
-class Key:
+class Key(Entering):
     """One key of a `Keyed`: every verb of a limiter, bound to the key.
 
     It may be kept: it names the key, not the limiter that the key has at the moment.
@@ -401,30 +401,6 @@ class Key:
     def stats(self) -> Stats:
         """`Keyed.stats`."""
         return self._keyed.stats(self._key)
-
-    async def __aenter__(self) -> Self:
-        await self.acquire()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Nothing to release: a permit is spent, not lent."""
-
-    def __enter__(self) -> Self:
-        self.acquire_sync()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Nothing to release: a permit is spent, not lent."""
 
     def __repr__(self) -> str:
         return f"{self._keyed!r}[{self._key!r}]"

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from math import inf
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from throttle import checks, clock, snapshot, waiting
+from throttle.entering import Entering
 from throttle.errors import CostTooLarge
 from throttle.lock import LOCK
 
@@ -62,7 +62,7 @@ class SupportsAcquire(Protocol):
     async def acquire(self, cost: float = 1, *, timeout: float | None = None) -> float: ...
 
 
-class Limiter:
+class Limiter(Entering):
     """What every limiter can do. Not used itself: see `throttle.algorithms`.
 
     A new limiter is full since for ever; the first `now` it sees starts it. `now` is in seconds and
@@ -510,30 +510,6 @@ class Limiter:
             waiting.retuned(self)
 
     # ---------------------------------------------------------------- the shorter forms
-
-    async def __aenter__(self) -> Self:
-        await self.acquire()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Nothing to release: a permit is spent, not lent."""
-
-    def __enter__(self) -> Self:
-        self.acquire_sync()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Nothing to release: a permit is spent, not lent."""
 
     def __and__(self, other: Limiter) -> Limiter:
         """`a & b`: both, all or nothing."""

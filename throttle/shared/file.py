@@ -17,10 +17,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from throttle import checks, waiting
+from throttle.entering import Entering
 from throttle.errors import ThrottleError
 from throttle.limiter import Limiter, Stats
 from throttle.lock import LOCK
@@ -34,7 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class FileLimiter:
+class FileLimiter(Entering):
     """`limiter`, shared by every process of this machine that names the same `path`.
 
     `limiter` is a template: any algorithm or an `AllOf` of them, copied with its clock and its
@@ -179,32 +179,6 @@ class FileLimiter:
         """Let go of the file; the state stays in it. Any later use is a ValueError."""
         with LOCK:
             self._shared.close()
-
-    # ---------------------------------------------------------------- the shorter forms
-
-    async def __aenter__(self) -> Self:
-        await self.acquire()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Nothing to release: a permit is spent, not lent."""
-
-    def __enter__(self) -> Self:
-        self.acquire_sync()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Nothing to release: a permit is spent, not lent."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A process that gets it by pickle opens the file anew."""
