@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from helpers.websites import AGENT, crawler, get, get_all
 
-from throttle import RobotsDisallowed, ThrottleError, TokenBucket, clock
+from throttle import RobotsDisallowed, ThrottleError, TokenBucket, WaitTimeout, clock
 from throttle.http.polite import PoliteSession
 from throttle.http.presets import presets
 from throttle.http.retry import Retry
@@ -242,6 +242,37 @@ async def test_a_fetch_on_a_lent_turn_may_need_more_turns() -> None:
             (250, "/rules"),
         ]
         assert [one.instant for one in sites.visits[5:]] == [300, 350]
+
+
+@pytest.mark.anyio
+async def test_the_deadline_of_a_call_holds_for_the_rules_too() -> None:
+    async with crawler(retry=Retry(deadline=5)) as (http, sites):
+        sites.latency = 100
+        with pytest.raises(WaitTimeout):
+            await get(http, "http://a.test/")
+        assert clock.now() == 5
+        sites.latency = 0
+        assert await get(http, "http://a.test/") == 200
+
+
+@pytest.mark.anyio
+async def test_a_web_socket_is_asked_for_at_its_site() -> None:
+    async def echo(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.close()
+        return socket
+
+    rules = robots("Disallow: /no", "Crawl-delay: 3")
+    async with crawler({"a.test/robots.txt": rules, "a.test/live": echo}) as (http, sites):
+        async with http.ws_connect("ws://a.test/live") as socket:
+            assert await socket.receive()
+        with pytest.raises(RobotsDisallowed):
+            await http.ws_connect("ws://a.test/no")
+        assert [(one.path, one.instant) for one in sites.visits] == [
+            ("/robots.txt", 0),
+            ("/live", 3),
+        ]
 
 
 @pytest.mark.anyio

@@ -6,7 +6,8 @@ through itself, so that these requests wait their turn like all others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -127,13 +128,23 @@ class PoliteSession(ThrottledSession):
         )
 
     async def _send(self, method: str, url: str | URL, **options: Any) -> ClientResponse:
-        try:
+        with _unwrapped():
             return await super()._send(method, url, **options)
-        except aiohttp.ClientOSError as error:
-            # aiohttp takes every OSError for one of its own.
-            if isinstance(error.__cause__, RobotsDisallowed):
-                raise error.__cause__ from None
-            raise
+
+    async def _connect(self, url: str | URL, options: dict[str, Any]) -> Any:
+        with _unwrapped():
+            return await super()._connect(url, options)
+
+
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """aiohttp takes every OSError for one of its own."""
+    try:
+        yield
+    except aiohttp.ClientOSError as error:
+        if isinstance(error.__cause__, RobotsDisallowed):
+            raise error.__cause__ from None
+        raise
 
 
 async def _fetch_rules(session: ThrottledSession, product: str, origin: URL) -> Robots:

@@ -36,6 +36,8 @@ log = logging.getLogger("throttle")
 _LONG = 60.0
 _CONTACT = re.compile(r"[^\s@;()<>]+@[^\s@;()<>]+\.[^\s@;()<>]+|https?://[^\s/;()<>]+", re.I)
 
+_WEB_SOCKETS = {"ws": "http", "wss": "https"}
+
 _fetching: ContextVar[bool] = ContextVar("throttle_fetching_rules", default=False)
 
 
@@ -90,7 +92,7 @@ class Politeness:
             await self._addresses.learn(url.host or "")
         if self._robots is None or _fetching.get():
             return _always
-        robots = (await self._robots.get(url.origin())).robots
+        robots = (await self._robots.get(_site(url))).robots
         if not robots.allows(url):
             raise RobotsDisallowed(shown(url), self._product, robots.reason)
         self._ask(method, url, robots.interval(self._wall()))
@@ -98,7 +100,7 @@ class Politeness:
 
     def _look_again(self, cache: RobotsCache, robots: Robots, method: str, url: URL) -> Verdict:
         """After a wait, in which the rules may have grown old, or an hour may have struck."""
-        origin = url.origin()
+        origin = _site(url)
         known = cache.fresh(origin)
         if known is None:
             # Those who wait behind would find the same: the turn is well spent on asking.
@@ -119,8 +121,8 @@ class Politeness:
         if pacer is None:
             return
         if seconds > max(_LONG, pacer.pace.asked):
-            log.warning("%s asks for %.6g s between requests", url.origin(), seconds)
-        pacer.pace.ask(url.origin(), seconds)
+            log.warning("%s asks for %.6g s between requests", _site(url), seconds)
+        pacer.pace.ask(_site(url), seconds)
         pacer.update()
 
     def _pacer(self, method: str, url: URL) -> Pacer | None:
@@ -132,6 +134,12 @@ def _pacer_in(limiter: object) -> Pacer | None:
         return limiter
     members = getattr(limiter, "members", ())
     return next(filter(None, map(_pacer_in, members)), None)
+
+
+def _site(url: URL) -> URL:
+    """The origin whose robots.txt speaks of a URL; a web socket begins with a request to it."""
+    origin = url.origin()
+    return origin.with_scheme(_WEB_SOCKETS.get(origin.scheme, origin.scheme))
 
 
 def _always() -> bool:
