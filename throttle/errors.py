@@ -80,7 +80,7 @@ class RateLimited(ThrottleError):
 
 
 class QueueFull(ThrottleError):
-    """As many callers as `max_waiting` allows stand in line already. `max_waiting` – that number."""
+    """As many callers stand in line as are allowed. `max_waiting` – how many that is."""
 
     def __init__(self, max_waiting: int) -> None:
         super().__init__(f"max_waiting={max_waiting} callers are waiting already")
