@@ -148,8 +148,8 @@ class Sender:
             # aiohttp's own second try, with a request made anew. Tries are counted here.
             raise self._failed[1]
         call, watch = self._call, self.clock
-        if self._buffer and request.body:
-            await request.body.as_bytes()
+        if self._buffer and request.body and not _rewinds(request.body):
+            await request.update_body(await request.body.as_bytes())
         while True:
             if watch is None:
                 await call.turn(request.method, request.url)
@@ -223,10 +223,11 @@ class Sender:
         if decision.reason == "not a failure":
             return False
         instead = None
-        if decision.retry:
-            # Not before it is sure: it stops an upload that the answer overtook.
+        if decision.retry and not _has_rewindable_body(request):
+            instead = _UNREPLAYABLE
+        elif decision.retry:
             _keep_cookies(request, response)
-            await _drain(response)
+            await _drain(response)  # which stops an upload that the answer overtook
             if not await _can_replay(request):
                 instead = _UNREPLAYABLE
         call.tell(request.method, request.url, decision, instead=instead)
@@ -255,10 +256,30 @@ def _never_left(error: BaseException) -> bool:
     return isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
 
 
+def _has_rewindable_body(request: ClientRequest) -> bool:
+    body = request.body
+    return not body or (not body.consumed and _rewinds(body, buffered=True))
+
+
+def _rewinds(body: Any, *, buffered: bool = False) -> bool:
+    """Whether a body that was sent can be sent again. `buffered` – a stream has been, if it is
+    not `consumed`."""
+    if isinstance(body, aiohttp.MultipartWriter):
+        return all(_rewinds(part, buffered=buffered) for part, _, _ in body)
+    if isinstance(body, aiohttp.payload.AsyncIterablePayload):
+        return buffered
+    # aiohttp learns that a file cannot be rewound when it has sent the little that was left.
+    seekable = getattr(getattr(body, "_value", None), "seekable", None)
+    try:
+        return seekable is None or bool(seekable())
+    except ValueError:  # closed
+        return False
+
+
 async def _can_replay(request: ClientRequest) -> bool:
     # A body knows that it was used up only once the task that was writing it has come to rest.
     await request.close()
-    return not getattr(request.body, "consumed", False)
+    return _has_rewindable_body(request)
 
 
 def _keep_cookies(request: ClientRequest, response: ClientResponse) -> None:
@@ -296,8 +317,6 @@ async def _drain(response: ClientResponse) -> None:
     """Give the connection back: for reuse if the rest of the body is small, else closed."""
     if await _read(response) is None:
         response.close()
-    else:
-        response.release()
 
 
 def _on_release(response: ClientResponse, call: Callable[[], None] | None) -> None:
