@@ -1,7 +1,8 @@
 """A small API client with limits for each endpoint, as an SDK would ship it.
 
 The service allows 25 calls a second; of those the client gives 20 to reads and 5 to writes. It
-keeps to all three, repeated tries too, so that its users never see a 429, and sends an idempotency key with each order, so that a try whose answer was
+keeps to all three, repeated tries too, so that its users never see a 429. It sends an idempotency
+key with each order, so that a try whose answer was
 lost may be repeated without ordering twice. Its test, below, runs an hour of use on virtual time.
 
 Run it: it starts a server of its own that enforces a limit.
