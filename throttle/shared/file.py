@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from throttle import checks, waiting
@@ -118,7 +119,7 @@ class FileLimiter(Entering):
 
     def acquire_sync(self, cost: float = 1, *, timeout: float | None = None) -> float:
         """`acquire` for a thread: blocks it until its turn; answers the seconds waited."""
-        call = _Call(self._shared, cost, timeout, this_thread)
+        call = _Call(self._shared, cost, timeout, partial(this_thread, blocks=timeout != 0))
         if not call.cost:
             return 0.0
         try:
