@@ -9,6 +9,7 @@ import inspect
 import pickle
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ from helpers.callers import settle
 from throttle import (
     Concurrency,
     CostTooLarge,
+    FileLimiter,
     Keyed,
     Rate,
     RateLimited,
@@ -695,3 +697,15 @@ def test_hours_of_throttling_are_tested_in_a_moment(backend: str) -> None:
         assert time.run(one_by_one, backend=backend) == hours
         call.limiter.reset()
         assert time.run(all_together, backend=backend) == [7200 + hour for hour in hours]
+
+
+@pytest.mark.anyio
+async def test_a_limit_shared_through_a_file_is_a_limiter_too(tmp_path: Path) -> None:
+    shared = FileLimiter(tmp_path / "limit", TokenBucket(1, 1))
+    throttled = throttle(shared, on_limit="raise")(plain_target)
+    assert await throttled(3) == 3
+    with pytest.raises(RateLimited):
+        await throttled(3)
+    with pytest.raises(RateLimited):
+        throttle(shared, on_limit="raise")(len)("abc")
+    shared.close()

@@ -31,6 +31,7 @@ from throttle import (
     WaitTimeout,
     clock,
 )
+from throttle.lock import LOCK
 from throttle.testing import virtual_time
 
 MAKERS: dict[str, Callable[[], Limiter]] = {
@@ -498,3 +499,20 @@ async def test_a_handle_in_line_is_served_in_turn() -> None:
             await crowd.join(name, keyed["a"])
             await settle()
     assert crowd.log == [(0, 0), (1, 1), (2, 2)]
+
+
+@pytest.mark.anyio
+async def test_a_call_that_the_collector_closes_in_the_middle_of_a_decision() -> None:
+    keyed = Keyed(lambda: SlidingWindowLog(1, 10))
+    keyed.pause("a", 5)
+    abandoned = keyed.acquire("a")
+    abandoned.send(None)  # it stands in line now
+    assert keyed.stats("a").waiting == 1
+    with LOCK:
+        abandoned.close()
+    await settle()
+    assert keyed.stats("a").waiting == 0
+    assert not keyed._inside
+    await anyio.sleep(10)
+    assert keyed.allow("b")
+    assert list(keyed) == ["b"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from math import inf
 
+import anyio
 import pytest
+from helpers.callers import callers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -221,3 +223,22 @@ def test_an_algorithm_of_ones_own_without_the_two_methods_says_so() -> None:
 
     with pytest.raises(NotImplementedError, match="Own cannot write its state down"):
         Own().state(0.0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("composite", [False, True])
+async def test_who_waits_is_timed_anew(composite: bool) -> None:
+    def make() -> Limiter:
+        log = SlidingWindowLog(1, 100)
+        return log & TokenBucket(1, 1) if composite else log
+
+    limiter, fresh, older = make(), make(), make()
+    assert older.allow(70.0)
+    async with callers() as crowd:
+        for name in range(3):
+            await crowd.join(name, limiter)
+        await anyio.sleep(10)
+        limiter.restore(older.state(100.0))  # its permit is 30 s old
+        await anyio.sleep(50)
+        limiter.restore(fresh.state(0.0))
+    assert crowd.instants() == {0: 0, 1: 60, 2: 160}

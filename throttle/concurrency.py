@@ -17,7 +17,7 @@ from math import inf
 from types import TracebackType
 from typing import Any, Self, final
 
-from throttle import checks
+from throttle import checks, waiting
 from throttle.limiter import Limiter, Stats
 from throttle.lines import generation
 from throttle.lock import LOCK
@@ -30,9 +30,10 @@ def holder() -> object:
     trio, asyncio = sys.modules.get("trio"), sys.modules.get("asyncio")
     if trio is not None and trio.lowlevel.in_trio_task():
         return trio.lowlevel.current_task()
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        task = asyncio.current_task()
-        if task is not None:
+    if asyncio is not None:
+        loop = asyncio._get_running_loop()
+        task: object = None if loop is None else asyncio.current_task(loop)
+        if task is not None:  # None in a callback
             return task
     return threading.current_thread()
 
@@ -109,11 +110,11 @@ class Concurrency:
 
     def allow(self) -> bool:
         """Take a slot if one is free and nobody waits; never waits. `release` it afterwards."""
-        self._before(0)
-        if not self._slots.allow():
-            return False
-        self._note()
-        return True
+        if self._took(holder(), 0):
+            return True
+        with LOCK:
+            self._slots._denied += 1
+        return False
 
     async def acquire(self, *, timeout: float | None = None) -> float:
         """Wait in line for a slot; answers the seconds waited. asyncio and trio.
@@ -123,16 +124,20 @@ class Concurrency:
         or cancelled acquire leaves no trace. RuntimeError if the caller holds every slot and does
         not just try.
         """
-        self._before(timeout)
+        owner = holder()
+        if self._took(owner, timeout):
+            return 0.0
         waited = await self._slots.acquire(timeout=timeout)
-        self._note()
+        self._note(owner)
         return waited
 
     def acquire_sync(self, *, timeout: float | None = None) -> float:
         """`acquire` for a thread. Having to wait inside a running event loop is a RuntimeError."""
-        self._before(timeout)
+        owner = holder()
+        if self._took(owner, timeout):
+            return 0.0
         waited = self._slots.acquire_sync(timeout=timeout)
-        self._note()
+        self._note(owner)
         return waited
 
     def release(self, of: object = None) -> None:
@@ -153,29 +158,44 @@ class Concurrency:
                 del self._holders[owner]
             else:
                 self._holders[owner] -= 1
-            self._slots.refund(1)
+            slots = self._slots
+            slots.taken -= 1
+            if slots._side is not None:
+                waiting.changed(slots, eased=True)
 
-    def _before(self, timeout: float | None) -> None:
-        """Before taking: what a fork left behind, and who would wait for himself."""
-        if self._born != generation():
-            self._forget_the_others()
-        if self._holders and timeout != 0 and self._holders.get(holder(), 0) >= self._slots.n:
-            raise RuntimeError(
-                f"the caller holds all {self._slots.n} slots itself, and would wait for itself"
-            )
+    def _took(self, owner: object, timeout: float | None) -> bool:
+        """Take a slot if one is free and nobody waits.
 
-    def _note(self) -> None:
-        owner = holder()
+        If not, RuntimeError for who would wait for himself.
+        """
+        if timeout is not None:
+            checks.non_negative("timeout", timeout, infinite=True)
+        slots = self._slots
+        with LOCK:
+            if self._born != generation():
+                self._forget_the_others()
+            # The same as `_slots.allow`, in one step; slots are never paused: any instant will do.
+            if slots.taken < slots.n and not slots._shut(0.0):
+                slots.taken += 1
+                slots._granted += 1
+                self._note(owner)
+                return True
+            if timeout != 0 and self._holders.get(owner, 0) >= slots.n:
+                raise RuntimeError(
+                    f"the caller holds all {slots.n} slots itself, and would wait for itself"
+                )
+            return False
+
+    def _note(self, owner: object) -> None:
         with LOCK:
             self._holders[owner] = self._holders.get(owner, 0) + 1
 
     def _forget_the_others(self) -> None:
         """In a forked child only the thread that forked goes on; it has become the main thread."""
-        with LOCK:
-            here = threading.main_thread()
-            self._holders = {who: count for who, count in self._holders.items() if who is here}
-            self._slots.taken = sum(self._holders.values())
-            self._born = generation()
+        here = threading.main_thread()
+        self._holders = {who: count for who, count in self._holders.items() if who is here}
+        self._slots.taken = sum(self._holders.values())
+        self._born = generation()
 
     async def __aenter__(self) -> Self:
         await self.acquire()
