@@ -16,28 +16,26 @@ import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import anyio
 from yarl import URL
 
 from throttle import clock
 from throttle.concurrency import Concurrency, holder
-from throttle.errors import ServerThrottled, WaitTimeout
+from throttle.errors import ServerThrottled
 from throttle.http.budget import Budget
 from throttle.http.events import Hooks, Retried, Signalled, Waited, shown
 from throttle.http.origin import Origin
-from throttle.http.retry import Decision, Retry
+from throttle.http.retry import Attempts, Decision, Retry
 from throttle.http.routes import Routes
-from throttle.http.signals import Headers, Overrides, Signal, read_signal
+from throttle.http.signals import SILENT, Headers, Overrides, Signal, read_signal
 
 __all__ = ["Call", "Engine", "Guard"]
 
 #: What a guard says after the wait.
 Verdict = bool | Callable[[], Awaitable[object]]
 
-_T = TypeVar("_T")
 _lender: ContextVar[Call | None] = ContextVar("throttle_lender", default=None)
 _FINE = Decision(False, 0.0, "not a failure")
 
@@ -88,6 +86,7 @@ class Call:
         "_origin",
         "_policy",
         "_sent",
+        "_started",
         "_under_way",
         "waited",
     )
@@ -95,7 +94,10 @@ class Call:
     def __init__(self, engine: Engine, policy: Retry) -> None:
         self._engine = engine
         self._policy = policy
-        self._attempts = policy.start(clock.now(), engine.budget)
+        self._started = clock.now()
+        self._attempts: Attempts | None = None  # most calls need but one
+        if engine.budget is not None:
+            engine.budget.deposit(self._started)
         self._origin: Origin | None = None
         self._under_way = False
         self._sent = 0.0  # on the limiter's clock
@@ -107,9 +109,23 @@ class Call:
     @property
     def ends_at(self) -> float | None:
         """The instant at which the call must be over; None: there is none."""
-        return self._attempts.ends_at
+        deadline = self._policy.deadline
+        return None if deadline is None else self._started + deadline
 
     # ---------------------------------------------------------------- before a try
+
+    def enter(self, method: str, url: URL) -> bool:
+        """`turn` where it need not wait, and that is plain to see; if False, ask `turn`."""
+        engine = self._engine
+        if engine.guard is not None or self._not_before is not None:
+            return False
+        origin = engine.routes.origin(url, method)
+        if origin.slots is not None or not origin.enter():
+            return False
+        self._origin = origin
+        self._under_way = True
+        self._sent = origin.now()
+        return True
 
     async def turn(self, method: str, url: URL) -> None:
         """Wait until a request may be sent. ServerThrottled, WaitTimeout; then nothing is held."""
@@ -120,7 +136,7 @@ class Call:
             await self._wait(method, url)
             return
         while True:
-            look = await self._in_time(guard.before(method, url))
+            look = await guard.before(method, url)
             if lender is not None and self._take_over(lender, method, url):
                 return
             await self._wait(method, url)
@@ -129,18 +145,10 @@ class Call:
                 return
             try:
                 if verdict is not False:
-                    await self._in_time(self._lend(verdict))
+                    await self._lend(verdict)
             finally:
                 self.free_slot()
                 self.ended()
-
-    async def _in_time(self, asking: Awaitable[_T]) -> _T:
-        """What a guard answers, if it does before the end of the call."""
-        ends_at = self._attempts.ends_at
-        left = inf if ends_at is None else max(0.0, ends_at - clock.now())
-        with anyio.move_on_after(left):
-            return await asking
-        raise WaitTimeout(inf, left)
 
     async def _lend(self, to: Callable[[], Awaitable[object]]) -> None:
         token = _lender.set(self)
@@ -160,10 +168,10 @@ class Call:
         return True
 
     async def _wait(self, method: str, url: URL) -> None:
-        engine, ends_at = self._engine, self._attempts.ends_at
+        engine, ends_at = self._engine, self.ends_at
         origin = self._origin = engine.routes.origin(url, method)
         waited, timeout = 0.0, None
-        origin.users += 1
+        origin.waiting += 1
         try:
             if origin.slots is not None:
                 waited = await self._take_slot(origin, origin.slots)
@@ -171,9 +179,10 @@ class Call:
                 timeout = max(0.0, ends_at - clock.now())
             waited += await origin.admit(max_wait=self._policy.max_wait, timeout=timeout)
         except BaseException:
-            origin.users -= 1
             self.free_slot()
             raise
+        finally:
+            origin.waiting -= 1
         self._under_way = True
         self._sent = origin.now()
         if engine.guard is not None:
@@ -183,7 +192,7 @@ class Call:
             engine.hooks.waited(Waited(origin.name, method, shown(url), waited))
 
     async def _take_slot(self, origin: Origin, slots: Concurrency) -> float:
-        lease, ends_at = self._lease, self._attempts.ends_at
+        lease, ends_at = self._lease, self.ends_at
         if lease is not None and lease.renew(slots):
             return 0.0  # a re-send with credentials, say, before the first response is let go
         timeout = None if ends_at is None else max(0.0, ends_at - clock.now())
@@ -201,7 +210,7 @@ class Call:
         left = instant - clock.now()
         if left <= 0:
             return
-        longest, ends_at = self._policy.max_wait, self._attempts.ends_at
+        longest, ends_at = self._policy.max_wait, self.ends_at
         if (longest is not None and left > longest) or (ends_at is not None and instant >= ends_at):
             raise ServerThrottled(
                 f"a redirect (status {status}) to {shown(url)} asks to be followed in {left:.6g} s",
@@ -214,6 +223,11 @@ class Call:
         self.waited += left
 
     # ---------------------------------------------------------------- after a try
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether there may be one to take."""
+        return self._lease is not None
 
     def take_slot(self) -> Callable[[], None] | None:
         """The function that ends the slot; from now on the caller's to call, at least once."""
@@ -229,8 +243,22 @@ class Call:
         """The head of the answer is here, or the try is over without one."""
         if self._under_way and self._origin is not None:
             self._under_way = False
-            self._origin.users -= 1
             self._origin.settle(self._sent)
+
+    def went_well(self, status: int, headers: Headers) -> bool:
+        """`answered` for a response that is no failure and says nothing of limits; if False, ask
+        `answered`."""
+        engine = self._engine
+        if status >= 400 or engine.guard is not None or engine.signals is not None:
+            return False
+        if read_signal(status, headers, now=engine.wall()) is not SILENT:
+            return False
+        origin = self._origin
+        if origin is not None:
+            self._under_way = False
+            origin.settle(self._sent)
+            origin.served()
+        return True
 
     async def answered(
         self, method: str, url: URL, sent: Headers, status: int, headers: Headers, body: Any
@@ -247,7 +275,7 @@ class Call:
                 asked = signal.wait_s + signal.pad_s
                 self._not_before = (clock.now() + asked, status)
         else:
-            decision = self._attempts.after_response(
+            decision = self._tries().after_response(
                 status, signal, method, sent, clock.now(), engine.random
             )
         if engine.guard is not None:
@@ -275,7 +303,12 @@ class Call:
     def failed(self, method: str, sent: Headers, *, left: bool) -> Decision:
         """The connection failed; `left` – whether anything of the request may have left."""
         self.ended()
-        return self._attempts.after_error(method, sent, clock.now(), self._engine.random, sent=left)
+        return self._tries().after_error(method, sent, clock.now(), self._engine.random, sent=left)
+
+    def _tries(self) -> Attempts:
+        if self._attempts is None:
+            self._attempts = Attempts(self._policy, self._started, self._engine.budget)
+        return self._attempts
 
     def tell(
         self,
@@ -295,7 +328,7 @@ class Call:
                 origin=self._engine.routes.origin(url, method).name,
                 method=method,
                 url=shown(url),
-                attempt=self._attempts.made,
+                attempt=self._tries().made,
                 status=decision.status,
                 error=error,
                 wait=decision.wait if retry else None,

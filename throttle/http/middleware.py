@@ -151,14 +151,12 @@ class Sender:
         if self._buffer and request.body and not _rewinds(request.body):
             await request.update_body(await request.body.as_bytes())
         while True:
-            if watch is None:
+            if not call.enter(request.method, request.url):
+                if watch is not None:
+                    watch.stop()
                 await call.turn(request.method, request.url)
-            else:
-                watch.stop()
-                try:
-                    await call.turn(request.method, request.url)
-                finally:
-                    watch.start()
+            if watch is not None:
+                watch.start()
             try:
                 if call.ends_at is None:
                     response = await handler(request)
@@ -173,6 +171,10 @@ class Sender:
                 call.free_slot()
                 call.ended()
                 raise
+            if call.went_well(response.status, response.headers):
+                if call.has_slot:
+                    _on_release(response, call.take_slot())
+                return response
             call.ended()
             try:
                 if not await self._again(request, response):
@@ -185,14 +187,9 @@ class Sender:
 
     async def _rest(self, request: ClientRequest, wait: Awaitable[None]) -> None:
         """Wait for the next try, and make the request ready for it."""
-        if self.clock is None:
-            await wait
-        else:
+        if self.clock is not None:
             self.clock.stop()
-            try:
-                await wait
-            finally:
-                self.clock.start()
+        await wait
         if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
             request.update_expect_continue(True)
 
@@ -333,27 +330,41 @@ def _on_release(response: ClientResponse, call: Callable[[], None] | None) -> No
 class Stopwatch:
     """A request's own total timeout, which does not run while the request waits for its turn.
 
-    `seconds` – of it; it does not run yet. `scope` – an `asyncio.timeout(None)` that was entered.
+    To be made in the task that makes the request. Source: `asyncio.timeout`, without the parts that
+    are of no use here, since there is one of these for each request.
     """
 
-    __slots__ = ("_loop", "_running", "_scope", "left")
+    __slots__ = ("_cancelling", "_expired", "_loop", "_task", "_timer", "left")
 
-    def __init__(self, scope: asyncio.Timeout, seconds: float) -> None:
-        self._scope = scope
-        self._loop = asyncio.get_running_loop()
-        self._running = False
+    def __init__(self, seconds: float) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a request must be made in a task")
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._loop = task.get_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._expired = False
         self.left = seconds
 
     def start(self) -> None:
         """It runs (again)."""
-        if not self._running and not self._scope.expired():
-            self._running = True
-            self._scope.reschedule(self._loop.time() + self.left)
+        if self._timer is None and not self._expired:
+            self._timer = self._loop.call_at(self._loop.time() + self.left, self._expire)
 
     def stop(self) -> None:
         """It stands still; `left` tells the seconds that are left."""
-        when = self._scope.when()
-        if self._running and when is not None and not self._scope.expired():
-            self._running = False
-            self.left = max(0.0, when - self._loop.time())
-            self._scope.reschedule(None)
+        timer = self._timer
+        if timer is not None:
+            self._timer = None
+            timer.cancel()
+            self.left = max(0.0, timer.when() - self._loop.time())
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._expired = True
+        self._task.cancel()
+
+    def ran_out(self) -> bool:
+        """Whether a cancellation that was caught is its own, and nobody else's too."""
+        return self._expired and self._task.uncancel() <= self._cancelling

@@ -7,7 +7,9 @@ Three things hold a request back, and they are one composite, so that the line i
   the line drains evenly and not in one stampede (`recovery`);
 * a limit over all origins together, if there is one.
 
-A limiter that is not of this process (it only has an `acquire`) is asked first, by itself.
+Most servers never ask for a pause: as long as nobody has, a limiter of its own is its line, and the
+gate is built when it is needed. A limiter that is not of this process (it only has an `acquire`) is
+asked first, by itself.
 
 What a server tells can close the gate earlier (`remaining: 0`), never open it: a remainder that
 was learned only falls within a window, in whatever order the answers come in.
@@ -58,19 +60,20 @@ class Origin:
         "_gate",
         "_impatience",
         "_limiter",
+        "_limitless",
         "_line",
+        "_local",
         "_recovery",
         "_remote",
         "_reset_at",
         "_retry_at",
-        "_settle",
         "_status",
         "_windows",
         "held_until",
         "in_flight",
         "name",
         "slots",
-        "users",
+        "waiting",
     )
 
     def __init__(
@@ -81,10 +84,12 @@ class Origin:
         total: SupportsAcquire | None = None,
         concurrency: int | None = None,
         settle: float | None = None,
+        own: bool = False,
     ) -> None:
+        """`own`: nobody but origins uses the limiter."""
         self.name = name
         self.slots = None if concurrency is None else Concurrency(concurrency)
-        self.users = 0  # requests that wait for their turn here, or are in flight
+        self.waiting = 0  # requests that wait for their turn
         self.in_flight = 0
         self.held_until = -inf  # the instant until which the server asked to be left alone
         self._status: int | None = None  # of the answer that asked for it
@@ -96,37 +101,49 @@ class Origin:
         self._limiter = limiter
         limits = [limiter] if total is None else [limiter, total]
         self._remote = [one for one in limits if not isinstance(one, Limiter)]
-        local = [one for one in limits if isinstance(one, Limiter)]
-        self._gate = TokenBucket(inf, 1, clock=local[0]._clock if local else None)
-        self._line = AllOf(self._gate, *local)
-        self._settle = settle
+        self._local = tuple(one for one in limits if isinstance(one, Limiter))
         self._windows = [
-            (leaf, share) for leaf, share in self._line._needs(1) if isinstance(leaf, Window)
+            (leaf, share, leaf.window / 10 if settle is None else settle)
+            for local in self._local
+            for leaf, share in local._needs(local._checked(1))
+            if isinstance(leaf, Window)
         ]
+        self._limitless = isinstance(limiter, TokenBucket) and limiter.rate == inf and own
+        self._gate: TokenBucket | None = None
+        self._line: Limiter = self._local[0] if own and len(limits) == 1 else self._gated()
 
     def __repr__(self) -> str:
         return f"Origin({self.name!r}, {self._limiter!r})"
+
+    def _gated(self) -> AllOf:
+        self._gate = TokenBucket(inf, 1, clock=self._local[0]._clock if self._local else None)
+        return AllOf(self._gate, *self._local)
 
     @property
     def limiter(self) -> SupportsAcquire:
         """The limiter that was configured for it."""
         return self._limiter
 
-    @property
-    def waiting(self) -> int:
-        """How many requests wait for their turn."""
-        return self.users - self.in_flight
-
     def is_idle(self, now: float) -> bool:
         """Whether nothing would be lost if it were forgotten."""
         return (
-            not self.users
+            not self.waiting
+            and not self.in_flight
             and now >= max(self.held_until, self._reset_at)
             and (self.slots is None or not self.slots.taken)
             and self._line.fresh_at() <= self._line._now()
         )
 
     # ---------------------------------------------------------------- before a request
+
+    def enter(self) -> bool:
+        """Let one request in if it need not wait, and that is plain to see; else ask `admit`."""
+        if self._gate is not None or not (self._limitless or self._line.allow()):
+            return False
+        self.in_flight += 1
+        if self._allowance < inf:
+            self._count(clock.now())
+        return True
 
     async def admit(self, *, max_wait: float | None = None, timeout: float | None = None) -> float:
         """Wait for the turn of one request; answers the seconds waited.
@@ -158,7 +175,7 @@ class Origin:
 
     def now(self) -> float:
         """The instant, on the clock of its limiter: what `settle` wants to know."""
-        return self._line._now()
+        return self._line._now() if self._windows else 0.0
 
     def _look(self, max_wait: float | None) -> None:
         """Fail a caller who would not wait for the pause that is on."""
@@ -178,7 +195,8 @@ class Origin:
     def _step(self, now: float) -> None:
         if now >= self._recovery.until:
             self._recovery.step(now, crowd=self.waiting)
-            self._gate.rate = self._recovery.rate
+            if self._gate is not None:
+                self._gate.rate = self._recovery.rate
 
     def _count(self, now: float) -> None:
         """One more was let in."""
@@ -198,8 +216,7 @@ class Origin:
     def settle(self, sent: float) -> None:
         """The answer to a request let in at `sent` has come, or never will: move its permit."""
         self.in_flight -= 1
-        for leaf, share in self._windows:
-            most = leaf.window / 10 if self._settle is None else self._settle
+        for leaf, share, most in self._windows:
             leaf.settle(share, sent, most)
 
     def served(self) -> None:
@@ -278,12 +295,17 @@ class Origin:
         self.held_until = now + seconds
         self._status, self._retry_at = status, retry_at
         rate, window = _sustained(self._limiter)
-        self._recovery.pause(now, seconds, rate=rate, window=window, told=told, crowd=self.users)
-        self._gate.rate = self._recovery.rate
-        self._gate.pause(seconds)
-        if seconds > self._impatience:
-            with LOCK:
-                dismiss(self._line, _PauseCameError)
+        crowd = self.waiting + self.in_flight
+        self._recovery.pause(now, seconds, rate=rate, window=window, told=told, crowd=crowd)
+        line = self._line
+        with LOCK:
+            if self._gate is None:
+                self._line = self._gated()
+            gate: Any = self._gate
+            gate.rate = self._recovery.rate
+            gate.pause(seconds)
+            if line is not self._line or seconds > self._impatience:
+                dismiss(line, _PauseCameError)  # to stand in the other line, or to go
 
 
 def _left(timeout: float | None, began: float | None) -> float | None:

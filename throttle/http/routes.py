@@ -26,6 +26,7 @@ from throttle.rate import Rate, RateLike
 
 __all__ = ["Limit", "Routes", "check_limit", "check_limits", "made_limiter"]
 
+_MOST_FOUND = 1000
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 #: A handshake is a request to the same server.
 _WEB_SOCKETS = {"ws": "http", "wss": "https"}
@@ -69,17 +70,30 @@ class Routes:
         for place, limit in check_limits(limits).items():
             host, port, prefix = _place(place)
             self._limits.setdefault(host, []).append((port, prefix, place, limit))
+        # Where nothing but the origin counts, it is found by the way it is written, for speed.
+        self._plain = key is None and not self._limits
+        self._found: dict[tuple[str, str | None, int | None], Origin] = {}
         for entries in self._limits.values():
             entries.sort(key=lambda entry: (len(entry[1]), entry[0] is not None), reverse=True)
 
     def origin(self, url: URL, method: str) -> Origin:
         """The origin that a request goes to; made at the first one."""
+        written = None
+        if self._plain:
+            written = (url.scheme, url.raw_host, url.port)
+            origin = self._found.get(written)
+            if origin is not None:
+                return origin
         place, limit = self._entry(url)
         slot = (self._key_of(url, method), place)
         origin = self._origins.get(slot)
         if origin is None:
             self._forget_idle()
             origin = self._origins[slot] = self._new(slot[0], place, limit)
+        if written is not None:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            self._found[written] = origin
         return origin
 
     def siblings(self, url: URL, method: str) -> list[Origin]:
@@ -123,6 +137,7 @@ class Routes:
             total=self._total,
             concurrency=self._concurrency,
             settle=self._settle,
+            own=limit is None or not (callable(limit) or isinstance(limit, SupportsAcquire)),
         )
 
     def _forget_idle(self) -> None:
@@ -131,6 +146,7 @@ class Routes:
         for slot in list(islice(self._origins, 2)):
             if self._origins[slot].is_idle(now):
                 del self._origins[slot]
+                self._found.clear()
             else:
                 self._origins.move_to_end(slot)
 

@@ -224,11 +224,16 @@ class ThrottledSession:
         sending = self._session.request(method, url, **options)
         if not limit.total or limit.total < 0:
             return await sending
-        async with asyncio.timeout(None) as scope:
-            watch = sender.clock = Stopwatch(scope, limit.total)
-            if self._outsiders or middlewares:
-                watch.start()
+        watch = sender.clock = Stopwatch(limit.total)
+        if self._outsiders or middlewares:
+            watch.start()
+        try:
             response = await sending
+        except asyncio.CancelledError as error:
+            if watch.ran_out():
+                raise TimeoutError from error
+            raise
+        finally:
             watch.stop()
         if response.connection is not None:
             _time_body(response, response.connection, watch.left)
@@ -239,10 +244,16 @@ class ThrottledSession:
         connecting = sender.through_session(self._session.ws_connect(url, **options))
         if not total or total < 0:
             return await connecting
-        async with asyncio.timeout(None) as scope:
-            sender.clock = Stopwatch(scope, total)
-            sender.clock.start()
+        sender.clock = Stopwatch(total)
+        sender.clock.start()
+        try:
             return await connecting
+        except asyncio.CancelledError as error:
+            if sender.clock.ran_out():
+                raise TimeoutError from error
+            raise
+        finally:
+            sender.clock.stop()
 
     def _sender(self) -> Sender:
         return self._throttle.sender(self._retry, buffer=self._buffer)

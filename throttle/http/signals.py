@@ -30,7 +30,7 @@ from throttle.http.structured import (
     read_ratelimit,
 )
 
-__all__ = ["Headers", "Overrides", "Signal", "header_pairs", "read_signal"]
+__all__ = ["SILENT", "Headers", "Overrides", "Signal", "header_pairs", "read_signal"]
 
 Headers = (
     Mapping[str, str]
@@ -95,7 +95,8 @@ _LONGEST_SCOPE = 128
 _LONGEST_PACKED = 1024
 _MANY = 64
 
-_SILENT = Signal()
+#: What a response says that says nothing.
+SILENT = Signal()
 _BARE = Signal(throttled=True, evidence="status")
 _NO_QUOTA = Quota()
 _INDEX = Index(DIALECTS)
@@ -144,7 +145,7 @@ def read_signal(
                     found = []
                 found.append((field, text))
     if found is None and body is None:
-        return _BARE if status in _THROTTLED else _SILENT
+        return _BARE if status in _THROTTLED else SILENT
     return _Reading(status, found or (), dates, now, index, reset_form).weigh(_parsed(body))
 
 
