@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from helpers.redis_servers import Proxy, RedisServer
 from redis.asyncio import Connection, ConnectionPool, Redis
-from redis.exceptions import ConnectionError, OutOfMemoryError, ReadOnlyError, TimeoutError
+from redis.exceptions import (
+    ConnectionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,
+)
 
 from throttle import LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket
 from throttle.shared.redis import RedisLimiter
@@ -315,19 +321,23 @@ async def test_a_primary_that_moved_is_found_behind_its_name(server: RedisServer
 async def test_a_key_of_another_kind_is_an_error_and_left_alone(server: RedisServer) -> None:
     async with server.client() as client:
         limiter = RedisLimiter(client, "taken", TokenBucket(1))
-        server.admin.set("throttle:{taken}:token_bucket", "mine")
-        with pytest.raises(Exception, match="WRONGTYPE"):
+        name = "throttle:{taken}:token_bucket"
+        server.admin.set(name, "mine")
+        with pytest.raises(ResponseError, match="something else"):
             await limiter.allow()
-        assert server.admin.get("throttle:{taken}:token_bucket") == "mine"
+        assert server.admin.get(name) == "mine"
+        server.admin.delete(name)
+        server.admin.rpush(name, "mine")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            await limiter.allow()
+        assert server.admin.lrange(name, 0, -1) == ["mine"]
 
 
 async def test_a_torn_state_is_made_anew(server: RedisServer) -> None:
-    """A hash without some of its numbers, a log without its hash, a hash without its log."""
+    """A log without its numbers, numbers without their log: one of two keys was evicted."""
     async with server.client() as client:
         limiter = day_limit(client)
         name, log = "throttle:{day}:sliding_window_log", "throttle:{day}:sliding_window_log:entries"
-        assert await limiter.allow(10)
-        server.admin.hdel(name, "tail")
         assert await limiter.allow(10)
         server.admin.delete(name)
         assert await limiter.allow(4)

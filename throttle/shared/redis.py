@@ -33,7 +33,7 @@ from throttle.algorithms import TokenBucket
 from throttle.errors import CostTooLarge, QueueFull, WaitTimeout
 from throttle.limiter import Limiter, Stats
 from throttle.shared.redis_line import Line, UnreachableError
-from throttle.shared.redis_scripts import keys_for, number, parameters_of, script_for
+from throttle.shared.redis_scripts import Said, keys_for, number, parameters_of, read, script_for
 from throttle.shared.redis_wire import server_of
 
 __all__ = ["RedisLimiter"]
@@ -305,18 +305,18 @@ class RedisLimiter:
         self._here = loop, line
         return line
 
-    async def _run(self, verb: str, *args: str) -> tuple[list[float], str]:
+    async def _run(self, verb: str, *args: str) -> tuple[Said, tuple[float, ...]]:
         """Run the script; answer what it tells of the state, and the answer itself."""
         loop = asyncio.get_running_loop()
         stamp = "-" if self._stamp is None else str(self._stamp())
         deadline = loop.time() + self._timeout
-        said, answer = await server_of(self._client, loop).run(
+        reply = await server_of(self._client, loop).run(
             self._script, self._keys, (verb, stamp, *self._parameters, *args), deadline
         )
         if self._down:
             self._down = False
             _log.info("%r: the server answers again", self)
-        return [float(word) for word in said.split()], answer.decode()
+        return read(reply)
 
     async def _ask(self, local: Callable[[Limiter], Any], verb: str, *args: str) -> Any:
         """A verb that is one call by itself, and what stands for it while the server is down."""
@@ -331,7 +331,7 @@ class RedisLimiter:
             lost.__cause__ = error
             return local(self._instead(lost))
         self._line().heed(said)
-        return float(answer) if answer else None
+        return answer[0] if answer else None
 
     # ---------------------------------------------------------------- without it
 

@@ -30,7 +30,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from throttle.errors import WaitTimeout
-from throttle.shared.redis_scripts import number
+from throttle.shared.redis_scripts import Said, number
 
 __all__ = ["Caller", "Line", "UnreachableError"]
 
@@ -123,7 +123,7 @@ class _Lane:
         return not (self.live or self.slots or self.spares)
 
 
-Run = Callable[..., Coroutine[Any, Any, tuple[list[float], str]]]
+Run = Callable[..., Coroutine[Any, Any, tuple[Said, tuple[float, ...]]]]
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
@@ -190,7 +190,7 @@ class Line:
                 else:
                     self._trip = self._loop.time() - sent
                     self.heed(said)
-                    if back and not said[5]:
+                    if back and not said.undone:
                         self._kept(back)
                     self._land(said, answer, runs)
                 self._looking = False
@@ -236,31 +236,28 @@ class Line:
 
     def _land(
         self,
-        said: list[float],
-        answer: str,
+        said: Said,
+        answer: tuple[float, ...],
         runs: list[tuple[bool, float, float, list[Caller]]],
     ) -> None:
         """Hand out what the server answered, a part of the answer for each run."""
-        own, _, _, moved, seq, _, end = said
+        own, moved, end = said.now, said.moved, said.tail
         now = self._loop.time()
         latest: list[_Slot] = []
-        granted = 0
-        for (waits, cost, _, callers), part in zip(runs, answer.split(";"), strict=False):
+        granted = place = 0
+        for waits, cost, _, callers in runs:
+            let = int(answer[place])
+            place += 1
             if not waits:
-                let = int(part)
                 granted += let
                 for i, caller in enumerate(callers):
                     if not caller.done():
                         caller.set_result(i < let)
                 continue
             lane = self._lanes.setdefault(cost, _Lane())
-            instants = part.split(" ")
-            refused = float(instants.pop()[1:]) - own if instants[-1][0] == "!" else None
-            at = own
             for i, caller in enumerate(callers):
-                if i < len(instants):
-                    if instants[i] != "=":
-                        at = float(instants[i])
+                if i < let:
+                    at = answer[place + i]
                     granted += 1
                     self._serial += 1
                     due = now + max(0.0, at - own)
@@ -274,13 +271,14 @@ class Line:
                     heappush(self._slots, slot)
                     if not caller.done():
                         lane.enter(caller)
-                elif refused is not None:
-                    caller.fail(WaitTimeout(refused, caller.timeout or 0.0))
+                else:
+                    caller.fail(WaitTimeout(answer[place + let] - own, caller.timeout or 0.0))
+            place += min(let + 1, len(callers))
             self._spare(lane)
             if lane.is_over():
                 del self._lanes[cost]
         if granted:
-            self._seq, self._standing, self._latest = int(seq), granted, latest
+            self._seq, self._standing, self._latest = int(said.seq), granted, latest
 
     def _lost(self, batch: list[Caller], error: Exception) -> None:
         """Nobody answers: tell all who ask, those also who came meanwhile, so that none hangs."""
@@ -363,21 +361,20 @@ class Line:
 
     # ---------------------------------------------------------------- going
 
-    def heed(self, said: list[float]) -> None:
+    def heed(self, said: Said) -> None:
         """Take in what any answer of the server tells: how far reservations moved, and a pause."""
-        own, pause, born, moved, seq = said[:5]
         now = self._heard = self._loop.time()
-        if born != self._born:  # a new state: the old one, and its moves, are gone
-            self._born, self._own, self._moved = born, own, moved
-        elif own >= self._own:
-            self._own = own
-            self._move(moved - self._moved)
-            self._moved = moved
-        if seq != self._seq:  # others were served since: nothing of ours is the last one
+        if said.born != self._born:  # a new state: the old one, and its moves, are gone
+            self._born, self._own, self._moved = said.born, said.now, said.moved
+        elif said.now >= self._own:
+            self._own = said.now
+            self._move(said.moved - self._moved)
+            self._moved = said.moved
+        if said.seq != self._seq:  # others were served since: nothing of ours is the last one
             self._latest = []
-        if pause > 0 and self._slots:
+        if said.pause > 0 and self._slots:
             first = min((slot.due for slot in self._slots if not slot.spare), default=inf)
-            self._move(max(0.0, now + pause - first))
+            self._move(max(0.0, now + said.pause - first))
         self._time()
 
     def _move(self, delta: float) -> None:

@@ -11,12 +11,31 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
+from struct import unpack
 from typing import Any, NamedTuple
 
 from throttle.algorithms import LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket
 from throttle.limiter import Limiter
 
-__all__ = ["Script", "keys_for", "number", "parameters_of", "script_for"]
+__all__ = ["Said", "Script", "keys_for", "number", "parameters_of", "read", "script_for"]
+
+
+class Said(NamedTuple):
+    """What every reply tells of the state. Instants and lengths in seconds of its own time."""
+
+    now: float
+    pause: float
+    """How much of a pause is left."""
+    born: float
+    """Which state it is: another one than last time, if the server lost that."""
+    moved: float
+    """By how much pauses have moved all reservations so far."""
+    seq: float
+    """The number of the last call that granted anything."""
+    undone: float
+    """1 where reservations were taken back as asked."""
+    tail: float
+    """The instant of the last reservation before this call's."""
 
 
 class Script(NamedTuple):
@@ -76,3 +95,9 @@ def keys_for(limiter: Limiter, key: str) -> tuple[str, ...]:
 def number(value: float) -> str:
     """A number as text that loses nothing: what Lua's `tostring` would not do."""
     return format(value, ".17g")
+
+
+def read(reply: bytes) -> tuple[Said, tuple[float, ...]]:
+    """A script's reply: what it tells of the state, and the answer."""
+    numbers = unpack(f"<{len(reply) // 8}d", reply)
+    return Said(*numbers[:7]), numbers[7:]

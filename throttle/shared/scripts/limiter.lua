@@ -1,6 +1,7 @@
 -- Every verb of a shared limiter, on top of what an algorithm says. (throttle/limiter.py in Python.)
 --
--- State: the hash KEYS[1]. Beside the clock and the numbers of the algorithm:
+-- State: KEYS[1], doubles one after the other (`fields` tells which; struct is faster than a hash, and
+-- one command writes them with their time to live). Beside the clock and what the algorithm keeps:
 --   born        the microsecond it was made: tells a state from the one that was lost before it
 --   seq, count  number of the last script call that granted, and how many of its grants still stand
 --   tail        the instant of the last reservation; nobody goes before it (first come, first served)
@@ -12,8 +13,8 @@
 -- what may fail for want of memory; no key is left without a time to live.
 --
 -- Words: verb, microseconds ('-' asks the server), two parameters, then what the verb needs.
--- Reply: {"now pause born moved seq undone tail", answer}; numbers as %.17g text, since replies
--- truncate to integers and `tostring` keeps 14 digits.
+-- Reply: doubles, packed, since a reply would truncate them to integers: now, what is left of the
+-- pause, born, moved, seq, whether reservations were taken back, tail; then the answer.
 
 local verb = WORDS[1]
 local YEARS = 3.2e11  -- milliseconds; the longest time to live: for a state that is never as new
@@ -22,10 +23,17 @@ local SLIP = 0.1      -- seconds a client's view of the line may lie ahead of ou
 local fields = {'at', 'zero', 'born', 'seq', 'count', 'tail', 'pause', 'ice', 'moved'}
 for _, field in ipairs(A.fields) do fields[#fields + 1] = field end
 
+local form = '<' .. string.rep('d', #fields)
 local s, new, dirty = {}, false, false
-for i, value in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do
-  s[fields[i]] = tonumber(value)
-  new = new or not s[fields[i]]
+local raw = redis.call('GET', KEYS[1])
+if raw then
+  if #raw ~= 8 * #fields then
+    return redis.error_reply('THROTTLE the key holds something else than the state of a limiter')
+  end
+  local values = {struct.unpack(form, raw)}
+  for i, field in ipairs(fields) do s[field] = values[i] end
+else
+  new = true
 end
 if new then
   s = {at = micros, zero = micros, born = micros, seq = 0, count = 0, tail = 0, pause = 0, ice = 0, moved = 0}
@@ -38,8 +46,6 @@ local now = (micros - s.zero) / 1000000
 local here = now  -- the present as the state sees it: the end of a pause in which it stands still
 local frozen = s.pause > now and s.ice == s.pause
 if frozen then here = s.pause end
-
-local function text(number) return string.format('%.17g', number) end
 
 local function freeze(delta)
   A.shift(s, delta)
@@ -77,7 +83,7 @@ local function claim(ahead, held, born, moved)
   s.count, dirty = 0, true
 end
 
-local answer, undone, tail = '', 0, s.tail
+local answer, undone, tail = {}, 0, s.tail
 
 if verb == 'go' then
   claim(tonumber(WORDS[5]), tonumber(WORDS[6]), tonumber(WORDS[7]), tonumber(WORDS[8]))
@@ -88,42 +94,40 @@ if verb == 'go' then
     undone, dirty = 1, true
   end
   tail = s.tail
-  local granted, runs = 0, {}
+  local granted = 0
   for i = 13 + undos, #WORDS, 4 do
     local waits, cost = WORDS[i] == 'w', tonumber(WORDS[i + 1])
     local longest, callers = tonumber(WORDS[i + 2]), tonumber(WORDS[i + 3])
     if waits then
-      local instants, last = {}, nil
-      for j = 1, callers do
+      -- How many are let in and when each; and when the next would have been, and all after him.
+      local head, let = #answer + 1, 0
+      answer[head] = 0
+      for _ = 1, callers do
         local at, taken = reserve(cost, longest)
-        if not taken then
-          instants[j] = '!' .. text(at)  -- and so will all that ask the same
-          break
-        end
-        instants[j] = at == last and '=' or text(at)
-        last, granted = at, granted + 1
+        answer[#answer + 1] = at
+        if not taken then break end
+        let = let + 1
       end
-      runs[#runs + 1] = table.concat(instants, ' ')
+      answer[head], granted = let, granted + let
     else
       local let = 0
       while let < callers and try(cost) do let = let + 1 end
       granted = granted + let
-      runs[#runs + 1] = text(let)
+      answer[#answer + 1] = let
     end
   end
   if granted > 0 then
     s.seq, s.count, dirty = s.seq + 1, granted, true
   end
-  answer = table.concat(runs, ';')
 elseif verb == 'delay' then
   local from = max(here, s.tail)
   if not frozen then from = max(from, s.pause) end
   -- Up to a whole microsecond, which is all the clock can tell: one wait is then enough.
   local wait = A.ready(s, from, tonumber(WORDS[5])) - now
-  answer = text(wait == huge and huge or math.ceil(wait * 1000000 - 0.0005) / 1000000)
+  answer[1] = wait == huge and huge or math.ceil(wait * 1000000 - 0.0005) / 1000000
 elseif verb == 'available' then
   local shut = s.pause > now or s.tail > now + tolerance(now)
-  answer = text(shut and 0 or max(0, A.available(s, now)))
+  answer[1] = shut and 0 or max(0, A.available(s, now))
 elseif verb == 'charge' then
   A.take(s, max(here, s.tail), tonumber(WORDS[5]))
   s.seq, s.count, dirty = s.seq + 1, 0, true
@@ -158,21 +162,17 @@ if dirty or not new then
   if dirty then
     s.at = micros
     if A.keep then A.keep(s, now) end
-    local flat = {}
-    for _, field in ipairs(fields) do
-      flat[#flat + 1] = field
-      flat[#flat + 1] = s[field]
-    end
-    redis.call('HSET', KEYS[1], unpack(flat))
+    local values = {}
+    for i, field in ipairs(fields) do values[i] = s[field] end
+    redis.call('SET', KEYS[1], struct.pack(form, unpack(values)), 'PX', ttl)
     if A.store then A.store(s) end
   end
-  for _, key in ipairs(KEYS) do
-    if dirty or redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, ttl) end
+  for i, key in ipairs(KEYS) do
+    if (dirty and i > 1) or redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, ttl) end
   end
 end
 
-local pause = max(0, s.pause - now)
-return {
-  table.concat({text(now), text(pause), text(s.born), text(s.moved), text(s.seq), text(undone), text(tail)}, ' '),
-  answer
-}
+return struct.pack(
+  '<ddddddd' .. string.rep('d', #answer),
+  now, max(0, s.pause - now), s.born, s.moved, s.seq, undone, tail, unpack(answer)
+)
