@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from helpers.origins import nothing_is_held
 from helpers.websites import AGENT, crawler, get, get_all
 
 from throttle import RobotsDisallowed, ThrottleError, TokenBucket, WaitTimeout, clock
@@ -208,8 +210,7 @@ async def test_a_long_line_loses_no_turn_when_the_rules_grow_old() -> None:
         await get_all(http, *[f"http://a.test/{number}" for number in range(12)])
         assert [instant for _, instant in sites.fetches] == [0, 250, 500]
         assert [one.instant for one in sites.visits] == [50 * turn for turn in range(15)]
-        origins = list(http.throttle.engine.routes)
-        assert [(one.users, one.slots.taken) for one in origins if one.slots] == [(0, 0)]
+        assert nothing_is_held(http.throttle.engine)
 
 
 @pytest.mark.anyio
@@ -222,8 +223,7 @@ async def test_a_fetch_on_a_lent_turn_can_be_cancelled(moment: float) -> None:
             async with asyncio.timeout_at(moment):
                 await get_all(http, *[f"http://a.test/{number}" for number in range(1, 4)])
         await asyncio.sleep(10)
-        origins = list(http.throttle.engine.routes)
-        assert [(one.users, one.slots.taken) for one in origins if one.slots] == [(0, 0)]
+        assert nothing_is_held(http.throttle.engine)
         assert await get(http, "http://a.test/4") == 200
 
 
@@ -300,8 +300,7 @@ async def test_a_cancelled_fetch_leaves_the_session_whole() -> None:
                 await get(http, "http://a.test/")
         sites.latency = 0
         assert await get(http, "http://a.test/") == 200
-        origins = list(http.throttle.engine.routes)
-        assert [(one.users, one.slots.taken) for one in origins if one.slots] == [(0, 0)]
+        assert nothing_is_held(http.throttle.engine)
 
 
 # -------------------------------------------------------------------- delays
@@ -440,6 +439,19 @@ async def test_a_base_url_and_other_settings_of_a_session_hold() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_host_is_not_forgotten_before_its_delay_is_over() -> None:
+    """Even if all that was ever sent to it was the question for its rules."""
+    rules = robots("Crawl-delay: 10", "Disallow: /no")
+    async with crawler({"a.test/robots.txt": rules}) as (http, sites):
+        with pytest.raises(RobotsDisallowed):
+            await get(http, "http://a.test/no")
+        await asyncio.sleep(2)
+        await get_all(http, *[f"http://h{number}.test/" for number in range(5)])
+        await get(http, "http://a.test/yes")
+        assert sites.instants(host="a.test") == [10]
+
+
+@pytest.mark.anyio
 async def test_a_million_hosts_would_not_fill_the_memory() -> None:
     """Hosts that were visited are forgotten at the rate at which new ones come."""
     async with crawler(max_sites=50) as (http, _):
@@ -448,6 +460,57 @@ async def test_a_million_hosts_would_not_fill_the_memory() -> None:
         guard: Any = http.throttle.engine.guard
         assert len(guard._robots) == 50
         assert len(http.throttle.engine.routes) < 20
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_happens_the_promises_hold(seed: int) -> None:
+    """Refusals, errors, broken connections, redirects, cancelled callers, rules that grow old."""
+    dice = random.Random(seed)
+
+    async def moody(request: web.Request) -> web.Response:
+        mood = dice.random()
+        if mood < 0.1 and request.transport is not None:
+            request.transport.abort()
+        if mood < 0.3:
+            wait = str(dice.randrange(20))
+            return web.Response(status=429 if mood < 0.2 else 503, headers={"retry-after": wait})
+        if mood < 0.4 and request.path != "/robots.txt":
+            host = dice.choice("abc")
+            return web.Response(status=302, headers={"location": f"http://{host}.test/x"})
+        return web.Response(status=404 if mood < 0.5 else 200)
+
+    pages: dict[str, Any] = {f"{host}.test/{path}": moody for host in "abc" for path in "xyz"}
+    pages["b.test/robots.txt"] = robots("Crawl-delay: 3", "Disallow: /y")
+    pages["c.test/robots.txt"] = moody
+    forbidden = 0
+
+    async def visit(number: int) -> None:
+        nonlocal forbidden
+        url = f"http://{dice.choice('abc')}.test/{dice.choice('xyz')}"
+        patience = dice.choice([5, 50, None])
+        await asyncio.sleep(dice.random() * 100)
+        try:
+            async with asyncio.timeout(patience), http.get(url) as response:
+                await asyncio.sleep(dice.random())
+                await response.read()
+        except RobotsDisallowed:
+            forbidden += 1
+        except (TimeoutError, aiohttp.ClientError):
+            pass
+
+    retry = Retry(attempts=3, budget=None)
+    async with crawler(pages, jitter=0.5, robots_max_age=60, retry=retry) as (http, sites):
+        sites.latency = 0.3
+        await asyncio.gather(*(visit(number) for number in range(120)))
+        assert nothing_is_held(http.throttle.engine)
+    assert sites.most_flying == 1
+    assert forbidden
+    for host, delay in (("a.test", 1), ("b.test", 3), ("c.test", 1)):
+        visits = [one.instant for one in sites.visits if one.host == host]
+        assert all(later - earlier >= delay for earlier, later in pairwise(visits))
+        assert len([name for name, _ in sites.fetches if name == host]) >= 2
+    assert "/y" not in {one.path for one in sites.visits if one.host == "b.test"}
 
 
 # -------------------------------------------------------------------- arguments

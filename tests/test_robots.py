@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from datetime import time
 from itertools import pairwise
 from pathlib import Path
@@ -454,3 +456,18 @@ def test_wrong_arguments_are_named() -> None:
         RobotsCache(site, max_age=0)
     with pytest.raises(ValueError, match="max_sites must be at least 1"):
         RobotsCache(site, max_sites=0)
+
+
+@pytest.mark.parametrize(
+    "code", ["import throttle.http.robots", "from throttle import PoliteSession"]
+)
+def test_without_protego_one_line_says_what_to_install(code: str) -> None:
+    hidden = f"import sys; sys.modules['protego'] = None; {code}"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden], capture_output=True, text=True, check=False
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert (
+        last == "ImportError: robots.txt is read by Protego: pip install 'throttle-asyncio[scrape]'"
+    )
+    assert "During handling" not in done.stderr

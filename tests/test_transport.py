@@ -15,10 +15,12 @@ import anyio
 import httpx
 import pytest
 from helpers.fake_httpx import FakeStream, FakeTransport, answer
+from helpers.origins import nothing_is_held
 from hypothesis import given
 from hypothesis import strategies as st
 
 from throttle import ServerThrottled, TokenBucket, WaitTimeout, clock
+from throttle.http.call import Engine
 from throttle.http.retry import Retry
 from throttle.http.transport import ThrottledTransport, _Stream
 from throttle.testing import RateLimitedServer
@@ -33,14 +35,10 @@ def client(inner: FakeTransport, retry: Retry = EXACT, **options: Any) -> httpx.
     return httpx.AsyncClient(transport=transport, follow_redirects=True)
 
 
-def nothing_is_held(http: httpx.AsyncClient) -> bool:
+def engine_of(http: httpx.AsyncClient) -> Engine:
     transport = http._transport
     assert isinstance(transport, ThrottledTransport)
-    origins = list(transport.engine.routes)
-    return bool(origins) and all(
-        origin.in_flight == 0 and (origin.slots is None or origin.slots.taken == 0)
-        for origin in origins
-    )
+    return transport.engine
 
 
 # -------------------------------------------------------------------- turns
@@ -213,7 +211,7 @@ async def test_a_wait_that_is_too_long_is_an_error_and_leaves_nothing() -> None:
         assert caught.value.retry_after == 4000
         assert caught.value.status == 429
         assert inner.answers[0].stream.closed  # type: ignore[union-attr]
-        assert nothing_is_held(http)
+        assert nothing_is_held(engine_of(http))
 
 
 @pytest.mark.anyio
@@ -224,6 +222,16 @@ async def test_a_turn_after_the_deadline_is_refused_at_once() -> None:
         with pytest.raises(WaitTimeout):
             await http.get(A)
         assert clock.now() == 0
+
+
+@pytest.mark.anyio
+async def test_the_deadline_ends_a_request_in_flight() -> None:
+    inner = FakeTransport(latency=100)
+    async with client(inner, Retry(deadline=5), concurrency=1) as http:
+        with pytest.raises(TimeoutError):
+            await http.get(A)
+        assert clock.now() == 5
+        assert nothing_is_held(engine_of(http))
 
 
 # -------------------------------------------------------------------- errors
@@ -252,7 +260,7 @@ async def test_what_may_have_left_is_tried_again_if_that_is_harmless(error: Any)
         with pytest.raises(error):
             await http.post(A)
         assert len(inner.sent) == 5
-        assert nothing_is_held(http)
+        assert nothing_is_held(engine_of(http))
 
 
 def _untrusted() -> httpx.ConnectError:
@@ -272,7 +280,7 @@ async def test_what_no_later_try_would_mend_is_raised(error: Exception) -> None:
         with pytest.raises(type(error)):
             await http.get(A)
         assert len(inner.sent) == 1
-        assert nothing_is_held(http)
+        assert nothing_is_held(engine_of(http))
 
 
 # -------------------------------------------------------------------- bodies of requests
@@ -337,7 +345,7 @@ async def test_a_stream_is_never_sent_again_empty(kind: str) -> None:
     async with client(inner, on_retry=told.append, concurrency=1) as http:
         response = await http.post(A, **STREAMS[kind]())
         assert (response.status_code, response.content) == (429, b"busy")
-        assert nothing_is_held(http)
+        assert nothing_is_held(engine_of(http))
     assert len(inner.sent) == 1
     assert b"generated" in (inner.sent[0].body or b"")
     assert [event.reason for event in told] == ["the body cannot be sent again"]
@@ -453,7 +461,7 @@ async def test_a_body_that_breaks_while_it_is_looked_at_breaks_for_the_caller(
     async with client(inner, concurrency=1) as http:
         with pytest.raises(type(error)):
             await http.get(A)
-        assert nothing_is_held(http)
+        assert nothing_is_held(engine_of(http))
 
 
 @pytest.mark.anyio
@@ -527,7 +535,7 @@ async def test_a_slot_ends_when_the_response_is_closed() -> None:
             assert inner.instants == [0]
         await anyio.sleep(0.1)
         assert inner.instants == [0, 5]
-        assert nothing_is_held(http)
+        assert nothing_is_held(engine_of(http))
 
 
 @pytest.mark.anyio
@@ -544,7 +552,7 @@ async def test_a_response_that_another_task_closes_ends_its_own_slot() -> None:
             tasks.start_soon(open_one)
         for response in responses:
             await response.aclose()
-        assert nothing_is_held(http)
+        assert nothing_is_held(engine_of(http))
         await http.get(A)
 
 
@@ -558,7 +566,7 @@ async def test_cancelled_at_any_moment_nothing_is_held(after: float) -> None:
         with anyio.move_on_after(after) as scope:
             await http.get(A)
         assert scope.cancelled_caught
-        assert nothing_is_held(http)
+        assert nothing_is_held(engine_of(http))
         assert all(one.stream.closed for one in inner.answers)  # type: ignore[union-attr]
         inner.script.clear()
         assert (await http.get(A)).status_code == 200
@@ -573,7 +581,7 @@ async def test_cancelled_in_line_it_takes_nothing() -> None:
             await http.get(A)
         await http.get(A)
         assert inner.instants == [0, 10]
-        assert nothing_is_held(http)
+        assert nothing_is_held(engine_of(http))
 
 
 # -------------------------------------------------------------------- sockets

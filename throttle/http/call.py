@@ -16,14 +16,15 @@ import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from math import inf
+from typing import Any, Protocol, TypeVar
 
 import anyio
 from yarl import URL
 
 from throttle import clock
 from throttle.concurrency import Concurrency, holder
-from throttle.errors import ServerThrottled
+from throttle.errors import ServerThrottled, WaitTimeout
 from throttle.http.budget import Budget
 from throttle.http.events import Hooks, Retried, Signalled, Waited, shown
 from throttle.http.origin import Origin
@@ -36,6 +37,7 @@ __all__ = ["Call", "Engine", "Guard"]
 #: What a guard says after the wait.
 Verdict = bool | Callable[[], Awaitable[object]]
 
+_T = TypeVar("_T")
 _lender: ContextVar[Call | None] = ContextVar("throttle_lender", default=None)
 _FINE = Decision(False, 0.0, "not a failure")
 
@@ -136,7 +138,7 @@ class Call:
             await self._wait(method, url)
             return
         while True:
-            look = await guard.before(method, url)
+            look = await self._in_time(guard.before(method, url))
             if lender is not None and self._take_over(lender, method, url):
                 return
             await self._wait(method, url)
@@ -145,10 +147,17 @@ class Call:
                 return
             try:
                 if verdict is not False:
-                    await self._lend(verdict)
+                    await self._in_time(self._lend(verdict))
             finally:
                 self.free_slot()
                 self.ended()
+
+    async def _in_time(self, asking: Awaitable[_T]) -> _T:
+        """What a guard answers, if it does before the end of the call."""
+        left = inf if self.ends_at is None else max(0.0, self.ends_at - clock.now())
+        with anyio.move_on_after(left):
+            return await asking
+        raise WaitTimeout(inf, left)
 
     async def _lend(self, to: Callable[[], Awaitable[object]]) -> None:
         token = _lender.set(self)

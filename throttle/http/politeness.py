@@ -93,9 +93,10 @@ class Politeness:
         if self._robots is None or _fetching.get():
             return _always
         robots = (await self._robots.get(_site(url))).robots
+        # First: the host is not forgotten before its delay is over, even if this goes no further.
+        self._ask(method, url, robots.interval(self._wall()))
         if not robots.allows(url):
             raise RobotsDisallowed(shown(url), self._product, robots.reason)
-        self._ask(method, url, robots.interval(self._wall()))
         return partial(self._look_again, self._robots, robots, method, url)
 
     def _look_again(self, cache: RobotsCache, robots: Robots, method: str, url: URL) -> Verdict:

@@ -23,6 +23,7 @@ from typing import Any, Self, Unpack
 import anyio
 from yarl import URL
 
+from throttle import clock
 from throttle.http.call import Call
 from throttle.http.options import Options, new_engine
 from throttle.http.routes import Limit
@@ -60,9 +61,9 @@ class ThrottledTransport(httpx.AsyncBaseTransport):
     refusal of a request whose stream was begun reaches the caller.
 
     Raises what the inner transport raises; and ServerThrottled where a server asks for a longer
-    wait than `Retry.max_wait`, WaitTimeout where a turn comes after `Retry.deadline`. At the end of
-    the tries the last response is returned. It carries the cookies that the responses before it
-    have set, so that the client's jar learns of them.
+    wait than `Retry.max_wait`, WaitTimeout where a turn comes after `Retry.deadline`, TimeoutError
+    where the answer does. At the end of the tries the last response is returned. It carries the
+    cookies that the responses before it have set, so that the client's jar learns of them.
     """
 
     def __init__(
@@ -104,10 +105,11 @@ class ThrottledTransport(httpx.AsyncBaseTransport):
         cookies: list[tuple[bytes, bytes]] = []
         url = URL(str(request.url), encoded=True)
         while True:
-            await call.turn(request.method, url)
+            if not call.enter(request.method, url):
+                await call.turn(request.method, url)
             body = _Body(request)
             try:
-                response = await self._inner.handle_async_request(body.request)
+                response = await self._send(body.request, call.ends_at)
             except _NETWORK as error:
                 call.free_slot()
                 await _after_error(call, url, body, error)
@@ -117,6 +119,8 @@ class ThrottledTransport(httpx.AsyncBaseTransport):
                 call.ended()
                 raise
             stream = _Stream(response)
+            if call.went_well(response.status_code, response.headers.raw):
+                return _handed_out(response, stream, cookies, call.take_slot())
             try:
                 if not await _again(call, url, body, response, stream):
                     return _handed_out(response, stream, cookies, call.take_slot())
@@ -128,6 +132,13 @@ class ThrottledTransport(httpx.AsyncBaseTransport):
                 with anyio.CancelScope(shield=True):
                     await stream.aclose()
                 raise
+
+    async def _send(self, request: httpx.Request, ends_at: float | None) -> httpx.Response:
+        """To the head of the answer. TimeoutError at the end of the call."""
+        if ends_at is None:
+            return await self._inner.handle_async_request(request)
+        with anyio.fail_after(max(0.0, ends_at - clock.now())):
+            return await self._inner.handle_async_request(request)
 
 
 async def _after_error(call: Call, url: URL, body: _Body, error: httpx.TransportError) -> None:
