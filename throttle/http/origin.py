@@ -30,7 +30,7 @@ from math import inf
 from typing import Any
 
 from throttle import clock
-from throttle.algorithms import AllOf, TokenBucket
+from throttle.algorithms import AllOf, SlidingWindowLog, TokenBucket
 from throttle.algorithms.window import Window
 from throttle.concurrency import Concurrency
 from throttle.errors import ServerThrottled
@@ -239,6 +239,8 @@ class Origin:
         if signal.scope == "request":
             return
         counts = signal.unit == "requests"
+        if not signal.throttled and counts and self._knows_better(signal):
+            return
         if signal.throttled or (counts and signal.remaining == 0):
             asked = wait if signal.wait_s is None else signal.wait_s + signal.pad_s
             told = None
@@ -248,6 +250,22 @@ class Origin:
                 await self.hold(asked, told=told, status=status, wall=wall)
         elif signal.remaining is not None and signal.reset_after_s and counts:
             self._remember(signal.remaining, clock.now() + signal.reset_after_s + signal.pad_s)
+
+    def _knows_better(self, signal: Signal) -> bool:
+        """Whether the server's window is one that is kept here too, and exactly.
+
+        Its reset comes in whole seconds, and to obey would halve the rate of a short window.
+        """
+        own = self._limiter
+        return (
+            isinstance(own, SlidingWindowLog)
+            and signal.limit is not None
+            and signal.remaining is not None
+            and signal.reset_after_s is not None
+            and own.limit <= signal.limit
+            and signal.reset_after_s <= own.window + 1.0
+            and own.available() <= signal.remaining
+        )
 
     def _remember(self, remaining: float, reset_at: float) -> None:
         # Requests in flight may not be in the server's count yet: take them as not.
@@ -259,6 +277,12 @@ class Origin:
             self._allowance = min(self._allowance, remaining)
         # Else it is of a window before this one, or of another limit that is renewed earlier.
         self._close_when_spent(now)
+
+    def inherit(self, other: Origin) -> None:
+        """The pause of one that stands for the same server."""
+        left = other.held_until - clock.now()
+        if left > 0:
+            self._close(left, None, other._status, other._retry_at)
 
     async def hold(
         self,

@@ -89,7 +89,10 @@ class Routes:
         origin = self._origins.get(slot)
         if origin is None:
             self._forget_idle()
-            origin = self._origins[slot] = self._new(slot[0], place, limit)
+            origin = self._new(slot[0], place, limit)
+            for sibling in self.siblings(url, method):
+                origin.inherit(sibling)
+            self._origins[slot] = origin
         if written is not None:
             if len(self._found) >= _MOST_FOUND:
                 self._found.clear()
