@@ -571,14 +571,35 @@ async def test_wrong_arguments_are_named(
 
 
 @pytest.mark.anyio
-async def test_a_limit_that_is_not_local_is_refused() -> None:
-    class Remote:
-        async def acquire(self, cost: float = 1, *, timeout: float | None = None) -> float:
-            return 0.0
+async def test_a_limit_shared_with_other_processes_is_asked_besides_the_pace() -> None:
+    class Elsewhere:
+        def __init__(self) -> None:
+            self.asked = 0
+            self.paused = 0.0
 
-    async with crawler(limits={"a.test": Remote()}) as (http, _):
-        with pytest.raises(TypeError, match="must be local"):
-            await get(http, "http://a.test/")
+        async def acquire(self, cost: float = 1, *, timeout: float | None = None) -> float:
+            self.asked += 1
+            await asyncio.sleep(0.25)
+            return 0.25
+
+        async def pause(self, seconds: float) -> None:
+            self.paused = seconds
+
+    shared = Elsewhere()
+    pages = {"a.test/robots.txt": robots("Crawl-delay: 2")}
+    async with crawler(pages, limits={"a.test": shared}) as (http, sites):
+        await get_all(http, *[f"http://a.test/{number}" for number in range(3)])
+        instants = sites.instants()
+        assert [later - earlier for earlier, later in pairwise(instants)] == [2.0, 2.0]
+        assert shared.asked == 4  # robots.txt too
+        answers = [web.Response(status=429, headers={"Retry-After": "7"}), web.Response()]
+
+        async def busy(request: web.Request) -> web.Response:
+            return answers.pop(0)
+
+        sites.pages["a.test/busy"] = busy
+        assert await get(http, "http://a.test/busy") == 200
+        assert shared.paused == 7
 
 
 @pytest.mark.anyio

@@ -36,6 +36,7 @@ from throttle.concurrency import Concurrency
 from throttle.errors import ServerThrottled
 from throttle.http.recovery import Recovery
 from throttle.http.signals import Signal
+from throttle.http.together import Together
 from throttle.limiter import Limiter, SupportsAcquire
 from throttle.lock import LOCK
 from throttle.waiting import dismiss
@@ -99,7 +100,9 @@ class Origin:
         self._reset_at = -inf
         self._recovery = Recovery()
         self._limiter = limiter
-        limits = [limiter] if total is None else [limiter, total]
+        limits = [*limiter.members] if isinstance(limiter, Together) else [limiter]
+        if total is not None:
+            limits.append(total)
         self._remote = [one for one in limits if not isinstance(one, Limiter)]
         self._local = tuple(one for one in limits if isinstance(one, Limiter))
         self._windows = [
@@ -123,6 +126,13 @@ class Origin:
     def limiter(self) -> SupportsAcquire:
         """The limiter that was configured for it."""
         return self._limiter
+
+    def next_in(self) -> float:
+        """Seconds until the first in line may go, as far as is known here; inf: never."""
+        with LOCK:
+            now = self._line._now()
+            ready = self._line._ready_at(now, self._line._checked(1))
+        return max(0.0, ready - now, self.held_until - clock.now())
 
     def is_idle(self, now: float) -> bool:
         """Whether nothing would be lost if it were forgotten."""

@@ -28,7 +28,8 @@ from throttle.http.robots import LARGEST, Robots, product_of
 from throttle.http.robots_cache import RobotsCache
 from throttle.http.routes import Limit, check_limit, check_limits, made_limiter
 from throttle.http.session import ThrottledSession
-from throttle.limiter import Limiter
+from throttle.http.together import Together
+from throttle.limiter import Limiter, SupportsAcquire
 
 __all__ = ["PoliteSession"]
 
@@ -185,15 +186,15 @@ def _new_pacer(
 
 def _paced(
     limit: Limit | None, burst: float | None, new: Callable[[], Pacer], host: str
-) -> Limiter:
+) -> SupportsAcquire:
     """The limiter of a host: its pacer, and what was configured besides."""
     pacer = new()
     if limit is None:
         return pacer
     limiter = made_limiter(limit, burst, host)
-    if not isinstance(limiter, Limiter):
-        raise TypeError(f"a limit of a PoliteSession must be local, which {limiter!r} is not")
-    return AllOf(limiter, pacer)
+    if isinstance(limiter, Limiter):
+        return AllOf(limiter, pacer)
+    return Together(limiter, pacer)
 
 
 def _by_host(url: URL, method: str) -> str:
