@@ -207,9 +207,6 @@ async def test_a_redirect_that_asks_for_too_long_is_an_error_with_the_value() ->
         assert now() < 1
 
 
-async def test_a_pause_above_max_wait_fails_all_who_ask_wait_or_come_later() -> None:
-
-
 async def test_a_pause_above_max_wait_fails_whoever_asks_waits_or_comes_later() -> None:
     told: list[ServerThrottled] = []
 
