@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import random
 import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Generator
+from math import inf
 from typing import Any
 
 import anyio
@@ -582,6 +584,66 @@ async def test_cancelled_in_line_it_takes_nothing() -> None:
         await http.get(A)
         assert inner.instants == [0, 10]
         assert nothing_is_held(engine_of(http))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_happens_nothing_leaks(seed: int) -> None:
+    """Refusals, errors, bodies that break or trickle, redirects, callers that give up."""
+    dice = random.Random(seed)
+    flying = most = 0
+
+    class Moody(FakeTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            nonlocal flying, most
+            flying += 1
+            most = max(most, flying)
+            self.latency = dice.random()
+            self.script = [dice.choice(moods)()]
+            try:
+                return await super().handle_async_request(request)
+            finally:
+                flying -= 1
+
+    moods: list[Any] = [
+        lambda: answer(),
+        lambda: answer(chunks=[b"a", dice.random() * 9, b"b"]),
+        lambda: answer(chunks=[b"a", httpx.ReadError("broke")]),
+        lambda: answer(429, {"retry-after": str(dice.randrange(9))}, [b"x" * 70_000, 9.0]),
+        lambda: answer(503, {"content-type": "text/plain"}, [b"x", dice.random() * 9, b"y"]),
+        lambda: answer(403, {"content-type": "application/json"}, [b"{", httpx.ReadError("-")]),
+        lambda: answer(302, {"location": dice.choice([A, B])}),
+        lambda: httpx.ConnectError("no"),
+        lambda: httpx.ReadError("broke"),
+    ]
+
+    async def call(http: httpx.AsyncClient) -> None:
+        await anyio.sleep(dice.random() * 20)
+        content = dice.choice([b"body", None])
+        with anyio.move_on_after(dice.choice([1, 10, inf])):
+            try:
+                async with http.stream(
+                    dice.choice(["GET", "POST"]), dice.choice([A, B]), content=content
+                ) as response:
+                    if dice.random() < 0.8:
+                        await response.aread()
+            except (httpx.HTTPError, ServerThrottled):
+                pass
+
+    inner = Moody()
+    retry = Retry(attempts=3, budget=None, max_wait=8)
+    async with client(inner, retry, rate="5/s", concurrency=1) as http:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(60):
+                tasks.start_soon(call, http)
+        assert nothing_is_held(engine_of(http))
+    assert 1 <= most <= 2  # one for each host
+    assert all(one.stream.closed for one in inner.answers)  # type: ignore[union-attr]
+    for url in (A, B):
+        instants = [one.instant for one in inner.sent if one.url == url]
+        assert len(instants) > 8
+        sixth = zip(instants, instants[5:], strict=False)
+        assert all(last - first > 1 - 1e-9 for first, last in sixth)
 
 
 # -------------------------------------------------------------------- sockets
