@@ -950,6 +950,25 @@ async def test_who_waits_keeps_his_place_when_the_clock_leaps_or_the_state_is_lo
         await limiter.reset()
 
 
+async def test_a_clock_that_runs_at_another_speed_is_no_lost_state(client: Redis) -> None:
+    """After an hour of waiting the two clocks differ a little; nobody is charged for that."""
+    limiter, clock = at_own_time(client, TokenBucket(1 / 3600, 1))
+    await limiter.acquire()
+    tasks = [asyncio.create_task(limiter.acquire()) for _ in range(3)]
+    await settle()
+    before = await limiter.delay()
+    for slot in limiter._line()._slots:  # as if an hour had passed here ...
+        slot.asked -= 3600
+        slot.due -= 3600 - 0.5
+    clock.advance(3600)  # ... and on the server
+    with pytest.raises(WaitTimeout):
+        await limiter.acquire(timeout=1)
+    assert await limiter.delay() == pytest.approx(before - 3600, abs=1e-3)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 WORKER = """
 import asyncio, sys, time
 sys.path[:0] = {path!r}

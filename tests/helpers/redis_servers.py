@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Self
 
 from redis import Redis as SyncRedis
@@ -48,9 +49,11 @@ def free_port(*, bus: bool = False) -> int:
 class RedisServer:
     """One server. As a context manager it is started, and ended whatever state it is in."""
 
-    def __init__(self, *options: str, bus: bool = False) -> None:
+    def __init__(self, *options: str, bus: bool = False, settings: Path | None = None) -> None:
         self.port = free_port(bus=bus)
-        self._options = options
+        # With a file of settings it is a sentinel.
+        self._options = options if settings is None else (str(settings), "--sentinel")
+        self._sentinel = settings is not None
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="throttle-redis-")
         #: For the tests' own looks and changes.
@@ -69,10 +72,10 @@ class RedisServer:
 
     def start(self) -> None:
         """Start (again, empty, on the same port); answers when it does."""
-        settings = ("--port", str(self.port), "--bind", "127.0.0.1", "--save", "")
-        more = ("--appendonly", "no", "--dir", self._folder.name, "--daemonize", "no")
+        place = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._folder.name)
+        memory = () if self._sentinel else ("--save", "", "--appendonly", "no")
         self._process = subprocess.Popen(
-            [binary(), *settings, *more, *self._options],
+            [binary(), *self._options, *place, *memory],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -40,6 +40,8 @@ _FLIGHT = 1000
 _FRESH = 1.0
 #: Seconds; a longer timer is set in slices.
 _LONGEST_SLEEP = 86400.0
+#: How much two honest clocks may differ in their speed (NTP corrects by half of that at most).
+_DRIFT = 0.001
 
 _ASKS = attrgetter("asks")
 
@@ -73,12 +75,20 @@ class Caller(asyncio.Future[Any]):
 class _Slot:
     """A grant: at `due` somebody may go. Spare: nobody waits for it. Void: not ours any more."""
 
-    __slots__ = ("before", "cost", "due", "moved", "number", "serial", "spare", "void")
+    __slots__ = ("asked", "before", "cost", "due", "moved", "number", "serial", "spare", "void")
 
     def __init__(
-        self, due: float, serial: int, cost: float, number: int, before: float, moved: float
+        self,
+        asked: float,
+        due: float,
+        serial: int,
+        cost: float,
+        number: int,
+        before: float,
+        moved: float,
     ) -> None:
-        self.due = due  # the loop's time
+        self.asked = asked  # the loop's time
+        self.due = due
         self.serial = serial
         self.cost = cost
         self.number = number  # its place among the grants of its script call
@@ -222,8 +232,9 @@ class Line:
         ahead, held = 0.0, 0.0
         for lane in self._lanes.values():
             if lane.slots:
-                ahead = max(ahead, lane.slots[-1].due - now)
-                held += lane.slots[-1].cost * len(lane.slots)
+                last = lane.slots[-1]
+                ahead = max(ahead, last.due - now - _DRIFT * (now - last.asked))
+                held += last.cost * len(lane.slots)
         words = [number(ahead), number(held), number(self._born), number(self._moved)]
         end = back[-1].before + self._moved - back[-1].moved if back else 0
         standing = self._standing + len(back)
@@ -261,7 +272,7 @@ class Line:
                     granted += 1
                     self._serial += 1
                     due = now + max(0.0, at - own)
-                    slot = _Slot(due, self._serial, cost, granted, end, moved)
+                    slot = _Slot(now, due, self._serial, cost, granted, end, moved)
                     end = at
                     latest.append(slot)
                     if at <= own and not lane.live and not caller.done():
