@@ -446,6 +446,15 @@ async def test_a_body_that_was_read_for_evidence_is_still_there(packed: bool) ->
 
 
 @pytest.mark.anyio
+async def test_a_permit_is_counted_at_the_head_however_long_the_body_takes() -> None:
+    inner = FakeTransport(answer(403, {"content-type": "text/plain"}, [b"a", 5.0]), latency=2)
+    async with client(inner, rate="1/10s", settle=inf) as http:
+        await http.get(A)
+        await http.get(A)
+    assert inner.instants == [0, 12]
+
+
+@pytest.mark.anyio
 async def test_a_large_error_body_is_streamed_through() -> None:
     chunks = [b"x" * 30_000] * 20
     inner = FakeTransport(answer(403, {"content-type": "application/json"}, chunks))

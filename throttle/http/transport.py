@@ -121,6 +121,7 @@ class ThrottledTransport(httpx.AsyncBaseTransport):
             stream = _Stream(response)
             if call.went_well(response.status_code, response.headers.raw):
                 return _handed_out(response, stream, cookies, call.take_slot())
+            call.ended()  # now, however long the body takes that is read to learn from it
             try:
                 if not await _again(call, url, body, response, stream):
                     return _handed_out(response, stream, cookies, call.take_slot())
@@ -128,7 +129,6 @@ class ThrottledTransport(httpx.AsyncBaseTransport):
                 _keep_cookies(request, cookies)
             except BaseException:
                 call.free_slot()
-                call.ended()
                 with anyio.CancelScope(shield=True):
                     await stream.aclose()
                 raise
