@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from helpers.redis_servers import RedisServer
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
@@ -33,6 +34,7 @@ from throttle import (
     SupportsAcquire,
     TokenBucket,
     WaitTimeout,
+    throttle,
 )
 from throttle.clock import tolerance
 from throttle.shared.redis import RedisLimiter
@@ -701,6 +703,61 @@ async def test_many_cancelled_in_flight_cost_one_connection_and_no_permit(
     assert all(task.cancelled() for task in tasks)
 
 
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_crowd_that_comes_and_goes_at_random_stays_within_the_limit(
+    client: Redis, seed: int
+) -> None:
+    """Two processes; callers with other costs, patience and luck; cancelled at any moment."""
+    draw = random.Random(seed)
+    template = TokenBucket(400, 6) if seed % 2 else SlidingWindowLog(20, 0.05)
+    fleet = [RedisLimiter(client, "crowd", template) for _ in range(2)]
+    loop = asyncio.get_running_loop()
+    spent: list[tuple[float, int]] = []
+
+    async def call(limiter: RedisLimiter, cost: int, timeout: float | None) -> None:
+        await limiter.acquire(cost, timeout=timeout)
+        spent.append((loop.time(), cost))
+
+    tasks = []
+    for _ in range(300):
+        limiter, cost = draw.choice(fleet), draw.choice([1, 1, 1, 2, 5])
+        timeout = draw.choice([None, None, 0.0, 0.3])
+        tasks.append(asyncio.create_task(call(limiter, cost, timeout)))
+        if draw.random() < 0.3:
+            draw.choice(tasks).cancel()
+        if draw.random() < 0.3:
+            await asyncio.sleep(draw.random() * 0.004)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    served = [result is None for result in results]
+    failed = [r for r in results if not (r is None or isinstance(r, WaitTimeout))]
+    assert all(isinstance(error, asyncio.CancelledError) for error in failed)
+    assert sum(served) == len(spent)
+    # Wake-ups may be late by what this machine adds (and what was late comes close to the next).
+    for i in range(len(spent)):
+        total = 0
+        for instant, cost in spent[i:]:
+            total += cost
+            assert total <= 20 + 400 * (instant - spent[i][0] + 0.05)
+    for limiter in fleet:
+        line = limiter._line()
+        assert limiter.stats().waiting == 0
+        assert not line._queue
+        assert not line._batch
+        assert sum(lane.live for lane in line._lanes.values()) == 0
+
+
+async def test_the_decorator_takes_it(client: Redis) -> None:
+    limiter = RedisLimiter(client, "decorated", TokenBucket(1, 3))
+
+    @throttle(limiter)
+    async def double(x: int) -> int:
+        return 2 * x
+
+    assert [await double(x) for x in range(3)] == [0, 2, 4]
+    assert not await limiter.allow()
+    assert double.limiter is limiter
+
+
 async def test_cancelling_and_coming_back_for_ever_keeps_nothing(client: Redis) -> None:
     limiter = RedisLimiter(client, "again", TokenBucket(0.01, 1))
     await limiter.acquire()
@@ -885,6 +942,19 @@ def test_made_once_used_in_one_loop_after_another(server: RedisServer) -> None:
 
     assert [asyncio.run(take()) for _ in range(4)] == [True, True, True, False]
     assert limiter.stats()[:2] == (3, 1)
+
+
+def test_under_uvloop_too(server: RedisServer) -> None:
+    server.admin.flushall()
+
+    async def wait() -> list[float]:
+        async with server.client() as client:
+            limiter = RedisLimiter(client, "uvloop", TokenBucket(20, 1))
+            return list(await asyncio.gather(*(limiter.acquire() for _ in range(3))))
+
+    for _ in range(2):
+        assert max(uvloop.run(wait())) >= 0.099
+    assert len(server.admin.client_list(_type="normal")) == 1
 
 
 async def test_the_connection_can_be_closed_and_comes_back(
