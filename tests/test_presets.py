@@ -20,7 +20,7 @@ def test_a_row_is_complete_and_can_be_used(name: str) -> None:
     preset = PRESETS[name]
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
     assert URL(preset.source).scheme == "https"
-    assert re.fullmatch(r"20[0-9]{2}-(0[1-9]|1[0-2])", preset.read)
+    assert re.fullmatch(r"20[0-9]{2}-(0[1-9]|1[0-2])", preset.as_of)
     limits = presets(name)
     assert tuple(limits) == preset.places
     routes = Routes(limits=limits)

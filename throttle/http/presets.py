@@ -1,8 +1,8 @@
 """Documented rates of well-known services, as data: `limits=presets("crossref", "nominatim")`.
 
-For services whose answers do not say how fast one may ask. A row is what the provider's page said
-on the day it was read, for a client without a paid plan; it may have changed since, so look at the
-page, and let a `RateLimit` field in an answer correct it downwards.
+For services whose answers do not say how fast one may ask. A row is what is known of the provider's
+documentation in the month given, for a client without a paid plan. It may have changed since: look
+at the page, and let the fields of an answer correct it downwards.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Preset(NamedTuple):
     """All of them hold."""
     source: str
     """The provider's page."""
-    read: str
-    """When it was read: year and month."""
+    as_of: str
+    """What the row reflects: year and month."""
     note: str = ""
     """What else the provider asks for."""
 
@@ -53,8 +53,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             ("3/s",),
             "https://www.crossref.org/documentation/retrieve-metadata/rest-api/access-and-authentication/",
             "2026-11",
-            "lists, in the polite pool: a mail address in the User-Agent; concurrency=3; lowered "
-            "in 2025-12, and what the answers' X-Rate-Limit fields say holds",
+            "a careful default for lists in the polite pool (a mail address in the User-Agent), "
+            "not a documented number: X-Rate-Limit-Limit and -Interval in the answers say it",
         ),
         "discord": Preset(
             ("discord.com/api",),
