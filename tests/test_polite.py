@@ -592,6 +592,7 @@ async def test_a_limit_shared_with_other_processes_is_asked_besides_the_pace() -
         instants = sites.instants()
         assert [later - earlier for earlier, later in pairwise(instants)] == [2.0, 2.0]
         assert shared.asked == 4  # robots.txt too
+        assert (http.delay("http://a.test/"), http.delay("http://b.test/")) == (2.0, 1.0)
         answers = [web.Response(status=429, headers={"Retry-After": "7"}), web.Response()]
 
         async def busy(request: web.Request) -> web.Response:

@@ -124,9 +124,14 @@ class PoliteSession(ThrottledSession):
             **options,
         )
         engine = self.throttle.engine
-        engine.guard = Politeness(
+        self._politeness = engine.guard = Politeness(
             engine.routes, token, robots=cache if robots else None, addresses=addresses
         )
+
+    def delay(self, url: str | URL, method: str = "GET") -> float:
+        """Seconds from one request to the URL's host to the next that hold now, jitter not counted:
+        the slowest of what was configured, what its robots.txt asks, and what was learned."""
+        return self._politeness.delay(method, URL(url))
 
     async def _send(self, method: str, url: str | URL, **options: Any) -> ClientResponse:
         with _unwrapped():

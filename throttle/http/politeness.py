@@ -117,6 +117,11 @@ class Politeness:
             pacer.pace.answered(status, seconds, throttled, clock.now())
             pacer.update()
 
+    def delay(self, method: str, url: URL) -> float:
+        """Seconds from one request to the next that hold now, whoever named them."""
+        pacer = self._pacer(method, url)
+        return 0.0 if pacer is None else pacer.pace.delay
+
     def _ask(self, method: str, url: URL, seconds: float) -> None:
         pacer = self._pacer(method, url)
         if pacer is None:
