@@ -16,7 +16,6 @@ import threading
 from math import inf
 from types import TracebackType
 from typing import Any, Self, final
-from weakref import ref
 
 from throttle import checks, waiting
 from throttle.limiter import Limiter, Stats
@@ -27,18 +26,15 @@ __all__ = ["Concurrency", "holder"]
 
 
 def holder() -> object:
-    """Who is running: a task, or else a thread. What `Concurrency.release` means by `of`.
-
-    A task is not kept alive by it: what a task has answered may be what ends its slot.
-    """
+    """Who is running: a task, or else a thread. What `Concurrency.release` means by `of`."""
     trio, asyncio = sys.modules.get("trio"), sys.modules.get("asyncio")
     if trio is not None and trio.lowlevel.in_trio_task():
-        return ref(trio.lowlevel.current_task())
+        return trio.lowlevel.current_task()
     if asyncio is not None:
         loop = asyncio._get_running_loop()
         task: object = None if loop is None else asyncio.current_task(loop)
         if task is not None:  # None in a callback
-            return ref(task)
+            return task
     return threading.current_thread()
 
 
