@@ -53,8 +53,9 @@ __all__ = [
 
 #: A promise of "within `timeout`" is not broken because earlier timers fired late by this much (s).
 _GRACE = 0.005
-#: Moves between lines after which a guest stands in all of them.
-_PATIENCE = 3
+#: Moves between lines after which a guest stands in all of them. One is what it takes when nobody
+#: but its own group draws on the member that it left.
+_PATIENCE = 1
 #: Seconds that a timer is asked for at least where timers have come too early: less would spin.
 _COARSE = 0.001
 
@@ -494,16 +495,17 @@ def _expose(group: Group, todo: list[Queue]) -> None:
     """Put the head of a group where it has to wait, or clear away after the last one."""
     if group.shown is not None:
         return
+    # The last one may have left this very turn, and not told its lines yet.
+    todo.extend(group.bound)
+    group.bound = ()
     waiter = group.first()
     if waiter is None:
-        todo.extend(group.bound)
-        group.bound = ()
         for leaf in group.leaves:
             if leaf._side is not None and leaf._side.groups.get(group.key) is group:
                 del leaf._side.groups[group.key]
                 _tidy(leaf)
         return
-    group.shown = waiter
+    group.shown, group.moves = waiter, 0
     try:
         _, hold, _ = _weigh(waiter, group, waiter.cost.asker._now())
     except Exception as error:  # see `_advance`
