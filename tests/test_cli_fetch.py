@@ -51,7 +51,7 @@ def test_a_list_is_fetched_without_a_single_refusal(tmp_path: Path) -> None:
         urls = tmp_path / "urls.txt"
         urls.write_text("\n".join(server.url_for(f"/{n}") for n in range(100)))
         assert main(["fetch", str(urls), "--rate", "50/s", "--out", str(tmp_path / "out")]) == 0
-        assert (server.admitted, server.refused) == (100, 0)
+        assert (server.admitted, server.refused) == (101, 0)  # robots.txt too
     lines = manifest(tmp_path / "out")
     assert len({line["url"] for line in lines}) == len(lines) == 100
     assert all(line["status"] == 200 and line["tries"] == 1 for line in lines)
@@ -65,7 +65,7 @@ def test_urls_come_from_arguments_and_standard_input_and_twice_is_once(
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"# a list\n\n{b}\n{a}\n"))
     assert main(["fetch", a, "-", a, "--rate", "100/s", "--out", str(tmp_path)]) == 0
     assert [line["url"] for line in manifest(tmp_path)] == [a, b]
-    assert server.admitted == 2
+    assert sorted(arrival.path for arrival in server.requests) == ["/a", "/b", "/robots.txt"]
 
 
 def test_a_failure_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -190,25 +190,66 @@ def test_names_that_differ_only_in_case_are_different() -> None:
     assert file_name("http://h/A").lower() != file_name("http://h/a").lower()
 
 
+def opened(folder: Path) -> tuple[Store, set[str]]:
+    """The store of a folder, and what it says has been fetched."""
+    seen: set[str] = set()
+
+    def is_new(url: str) -> bool:
+        known = url in seen
+        seen.add(url)
+        return not known
+
+    return Store(folder, is_new), seen
+
+
+def keep(store: Store, url: str, body: bytes) -> None:
+    part = store.part()
+    part.write_bytes(body)
+    store.write({"url": url, "bytes": len(body), "file": store.keep(part, url)})
+
+
 def test_a_torn_last_line_of_the_manifest_is_dropped(tmp_path: Path) -> None:
-    url = "http://h/x"
-    with Store(tmp_path) as store:
-        part = store.part(url)
-        part.write_bytes(b"body")
-        store.write({"url": url, "file": store.keep(part, url)})
+    with opened(tmp_path)[0] as store:
+        keep(store, "http://h/x", b"body")
     with (tmp_path / "manifest.jsonl").open("a") as file:
         file.write('{"url": "http://h/y", "fi')
-    with Store(tmp_path) as store:
+    store, seen = opened(tmp_path)
+    with store:
         assert store.finished == 1
-        assert not store.is_new(url)
-        assert store.is_new("http://h/y")
-    assert [line["url"] for line in manifest(tmp_path)] == [url]
+        assert seen == {"http://h/x"}
+    assert [line["url"] for line in manifest(tmp_path)] == ["http://h/x"]
 
 
-def test_what_a_kill_left_of_a_body_is_cleared_away(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        part = store.part("http://h/x")
-        part.write_bytes(b"half")
-    with Store(tmp_path) as store:
-        assert not part.exists()
-        assert store.finished == 0
+def test_what_a_kill_left_of_a_body_is_cleared_away_and_nothing_else(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.part"
+    mine.write_text("of another program")
+    store, _ = opened(tmp_path)
+    store.part().write_bytes(b"half")
+    store._manifest.close()  # killed: what the system does then
+    store._unlock()
+    store, seen = opened(tmp_path)
+    with store:
+        assert (store.finished, seen) == (0, set())
+    assert set(tmp_path.iterdir()) == {mine, tmp_path / "manifest.jsonl"}
+
+
+@pytest.mark.parametrize("damage", ["gone", "short"])
+def test_a_file_that_is_not_there_any_more_is_fetched_again(damage: str, tmp_path: Path) -> None:
+    with opened(tmp_path)[0] as store:
+        keep(store, "http://h/x", b"body")
+        path = tmp_path / file_name("http://h/x")
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"bo")
+    store, seen = opened(tmp_path)
+    with store:
+        assert (store.finished, seen) == (0, set())
+
+
+def test_two_runs_do_not_work_in_one_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with opened(tmp_path)[0]:
+        assert main(["fetch", "http://127.0.0.1:9/", "--out", str(tmp_path)]) == 2
+    assert "another run" in capsys.readouterr().err

@@ -10,6 +10,7 @@ not installed; 130 – interrupted.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module.declare(parser)
     # Intermixed: options may stand between the words, as in every other program.
     options = parser.parse_intermixed_args(words[1:])
+    # What it would say is in the tables and in the manifest.
+    logging.getLogger("throttle").addHandler(logging.NullHandler())
     try:
         return int(module.run(options))
     except UsageError as error:

@@ -1,79 +1,68 @@
 """`throttle fetch`: download a list of URLs, each host at its own pace.
 
-A reader takes URLs off the list as long as fewer than `--ahead` are pending; each is a task that
-waits for its turn in the session and streams its body to disk. State: the store, and a tally for
-each host. Invariant: what the manifest says was fetched is whole, whenever the program ends.
+Here the parts are put together: the list (`sources`, `todo`), who works at which host (`crew`), one
+URL (`download`), the files (`store`), how fast (`plan`, `sharing`), and what is shown (`display`).
+State: a tally for each host. Invariant: what the manifest says was fetched is whole, whenever the
+program ends, and however.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import hashlib
 import signal
-import sys
-import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
+from yarl import URL
 
 from throttle.cli import options as types
-from throttle.cli.options import UsageError
-from throttle.cli.sources import urls
+from throttle.cli import sources
+from throttle.cli.crew import Crew
+from throttle.cli.display import Display
+from throttle.cli.download import Download, on_retry, on_wait
+from throttle.cli.options import UsageError, missing
+from throttle.cli.plan import Plan, plan
+from throttle.cli.plan import declare as declare_plan
+from throttle.cli.sharing import Sharing, in_folder, in_redis
 from throttle.cli.store import Store
-from throttle.errors import ThrottleError
-from throttle.http.events import Retried, Signalled, Waited
+from throttle.cli.tally import Tally
+from throttle.cli.target import Target, host_of, is_here, target
+from throttle.cli.todo import Todo
+from throttle.http.events import Signalled
 from throttle.http.retry import Retry
-from throttle.http.session import ThrottledSession
+
+if TYPE_CHECKING:
+    from throttle.http.polite import PoliteSession
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "declare", "run"]
 
-_CHUNK = 65536
+#: Requests in flight in all: each holds a socket and a file.
+_MOST = 400
+#: Seconds between two looks at the progress.
+_REFRESH = 0.2
 
-DESCRIPTION = """Download a list of URLs politely: each host at its own pace. What servers ask for
-is honoured, and a second run goes on where the first one stopped."""
+DESCRIPTION = """Download a list of URLs politely: each host at its own pace, and as its robots.txt
+asks. What servers say of their limits is honoured, and a second run goes on where the first one
+stopped."""
 
 EXAMPLES = """examples:
-  throttle fetch urls.txt --rate 5/s --out pages
-  throttle fetch https://example.org/a https://example.org/b --rate 1/s
-  grep -o 'https://[^ ]*' notes.md | throttle fetch - --rate 30/minute --out saved
+  throttle fetch urls.txt --out pages --contact you@example.org
+  throttle fetch urls.txt --rate 5/s --rate 5000/hour --contact https://example.org/bot
+  throttle fetch urls.txt --rate 2/s --limit api.example.org=10/s --contact you@example.org
+  grep -o 'https://[^ ]*' notes.md | throttle fetch - --limits limits.toml --out saved
+  throttle fetch part1.txt --out one --shared /tmp/pace &
+  throttle fetch part2.txt --out two --shared /tmp/pace
 
 exit codes:
   0    every URL was fetched
   1    some were not; the manifest says which, and why
-  2    the command line was wrong
-  130  interrupted; run the same command again to go on
+  2    the command line was wrong, a part is not installed, or DIR cannot be written to
+  130  interrupted (143: terminated); run the same command again to go on
 """
-
-
-@dataclass(slots=True)
-class Job:
-    """One URL: what has happened to it so far."""
-
-    url: str
-    tries: int = 1
-    waited: float = 0.0
-
-
-@dataclass(slots=True)
-class Tally:
-    """What happened at one host."""
-
-    fetched: int = 0
-    failed: int = 0
-    refused: int = 0
-    waited: float = 0.0
-    size: int = 0
-
-
-_job: ContextVar[Job] = ContextVar("job")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -85,41 +74,73 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="URLs, files with one URL a line, or - (stdin)",
     )
     parser.add_argument(
-        "--rate",
-        type=types.rate,
-        default=types.rate("1/s"),
-        help="requests to each host: 5/s, 100/minute (default: 1/s)",
-    )
-    parser.add_argument(
         "--out", type=Path, default=Path("fetched"), metavar="DIR", help="folder (default: fetched)"
     )
+    declare_plan(parser)
     parser.add_argument(
-        "--concurrency",
-        type=types.count,
-        metavar="N",
-        help="requests in flight to each host (default: no limit but the rate)",
+        "--no-robots", action="store_true", help="do not ask for robots.txt, nor do what it says"
+    )
+    together = parser.add_mutually_exclusive_group()
+    together.add_argument(
+        "--shared",
+        type=Path,
+        metavar="DIR",
+        help="share the limits with other runs on this machine, through a folder of small files",
+    )
+    together.add_argument(
+        "--redis", metavar="URL", help="share the limits with runs anywhere, through a Redis"
     )
     parser.add_argument(
         "--tries", type=types.count, default=5, metavar="N", help="tries for each URL (default: 5)"
     )
     parser.add_argument(
-        "--max-bytes", type=types.size, metavar="SIZE", help="give up on larger bodies: 10M, 500k"
+        "--max-bytes",
+        type=types.size,
+        default=types.size("1G"),
+        metavar="SIZE",
+        help="give up on larger bodies: 10M, 500k (default: 1G)",
     )
     parser.add_argument(
         "--timeout",
         type=types.seconds,
         default=60.0,
         metavar="SECONDS",
-        help="for each try, waiting not counted (default: 60)",
+        help="the longest that a server may be silent (default: 60)",
+    )
+    parser.add_argument(
+        "--max-time",
+        type=types.seconds,
+        default=3600.0,
+        metavar="SECONDS",
+        help="the longest that one try may take, waiting not counted (default: 3600)",
+    )
+    parser.add_argument(
+        "--max-wait",
+        type=types.seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="the longest pause that a server may ask for; a URL that it asks more for has failed "
+        "(default: 300)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; answers the exit code."""
-    source = urls(options.urls)
+    sources.check(options.urls)
+    chosen = plan(options)
     try:
-        with Store(options.out) as store:
-            return asyncio.run(_Fetch(store, options).all_of(source))
+        from throttle.cli import client
+    except ImportError:
+        raise missing("protego", "cli") from None
+    sharing = None
+    if options.shared is not None:
+        sharing = in_folder(options.shared)
+    elif options.redis is not None:
+        sharing = in_redis(options.redis)
+    fetch = _Fetch(options, chosen, sharing, client.session)
+    _allow_many_files()
+    try:
+        return asyncio.run(fetch.all_of(sources.pieces(options.urls)))
     except (OSError, ValueError) as error:
         raise UsageError(str(error)) from error
 
@@ -127,114 +148,156 @@ def run(options: argparse.Namespace) -> int:
 class _Fetch:
     """One run of the command."""
 
-    def __init__(self, store: Store, options: argparse.Namespace) -> None:
-        self._store = store
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        plan: Plan,
+        sharing: Sharing | None,
+        new_session: Callable[..., PoliteSession],
+    ) -> None:
+        self._new_session = new_session
         self._options = options
-        self._hosts: dict[str, Tally] = defaultdict(Tally)
-        self._began = time.monotonic()
+        self._plan = plan
+        self._sharing = sharing
+        self._total = Tally()
+        self._tallies: dict[str, Tally] = defaultdict(lambda: Tally(together=self._total))
+        self._display = Display(plan, self._tallies, self._total)
+        self._complete = False
+        self._caught: signal.Signals | None = None
 
-    async def all_of(self, source: Iterator[str]) -> int:
+    async def all_of(self, source: Iterator[list[str]]) -> int:
         """Fetch everything; Ctrl-C stops at once, and nothing that was finished is lost."""
         task = asyncio.current_task()
         assert task is not None
-        with contextlib.suppress(NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                asyncio.get_running_loop().add_signal_handler(number, self._stop, number, task)
+        todo = Todo()
         try:
-            await self._work(source)
-        except asyncio.CancelledError:
-            self._summary()
-            print("interrupted; run the same command again to go on", file=sys.stderr)
-            return 130
-        self._summary()
-        return 1 if any(tally.failed for tally in self._hosts.values()) else 0
+            if self._sharing is not None:
+                await self._sharing.check()
+            with Store(self._options.out, lambda url: _is_new(todo, url)) as store:
+                return await self._until_the_end(source, todo, store)
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
+        except self._fatal as error:
+            raise UsageError(f"the shared limits cannot be used: {error}") from error
+        finally:
+            todo.close()
+            if self._sharing is not None:
+                await self._sharing.close()
 
-    async def _work(self, source: Iterator[str]) -> None:
-        ahead = asyncio.Semaphore(1000)
-        session = ThrottledSession(
-            rate=self._options.rate,
-            concurrency=self._options.concurrency,
-            settle=inf,  # a strict server refuses nothing, however late a request arrives
-            retry=Retry(attempts=self._options.tries),
-            timeout=aiohttp.ClientTimeout(total=self._options.timeout),
-            on_wait=_on_wait,
-            on_retry=_on_retry,
+    @property
+    def _fatal(self) -> tuple[type[BaseException], ...]:
+        return () if self._sharing is None else self._sharing.failures
+
+    def _stop(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
+        self._caught = number
+        task.cancel()
+
+    async def _until_the_end(self, source: Iterator[list[str]], todo: Todo, store: Store) -> int:
+        try:
+            await self._work(source, todo, store)
+        except asyncio.CancelledError:
+            number = self._caught or signal.SIGINT
+            self._display.stop()
+            self._display.summary(store.finished)
+            word = "interrupted" if number == signal.SIGINT else "terminated"
+            self._display.say(f"{word}; run the same command again to go on")
+            return 128 + number
+        finally:
+            self._display.stop()
+        self._display.summary(store.finished)
+        return 1 if self._total.failed else 0
+
+    async def _work(self, source: Iterator[list[str]], todo: Todo, store: Store) -> None:
+        options = self._options
+        retry = Retry(attempts=options.tries, max_wait=options.max_wait)
+        session = self._new_session(
+            self._plan,
+            self._sharing,
+            retry=retry,
+            robots=not options.no_robots,
+            silence=options.timeout,
+            longest=options.max_time,
+            on_wait=on_wait,
+            on_retry=on_retry,
             on_signal=self._on_signal,
         )
+        download = Download(session, store, retry, most=options.max_bytes, fatal=self._fatal)
+
+        async def work(target: Target) -> None:
+            tally = self._tallies[target.host]
+            await download(target, tally)
+            tally.delay = session.delay(target.key)
+
+        width, progress = self._plan.concurrency, None
         async with session, asyncio.TaskGroup() as group:
-            for url in source:
-                if self._store.is_new(url):
-                    await ahead.acquire()
-                    job = group.create_task(self._one(session, Job(url)))
-                    job.add_done_callback(lambda _: ahead.release())
+            async with asyncio.TaskGroup() as workers:
+                crew = Crew(todo, work, workers, width=width, lanes=max(1, _MOST // width))
+                if self._display.start():
+                    progress = group.create_task(self._progress(session, crew))
+                async for piece in sources.read_ahead(source):
+                    for url in piece:
+                        self._list(url, crew, todo, store)
+                    await asyncio.sleep(0)
+                self._complete = True
+            if progress is not None:
+                progress.cancel()
 
-    async def _one(self, session: ThrottledSession, job: Job) -> None:
-        _job.set(job)
-        tally = self._hosts[_host(job.url)]
-        line: dict[str, Any] = {"url": job.url, "status": None}
+    def _list(self, url: str, crew: Crew, todo: Todo, store: Store) -> None:
+        """Take a URL of the list."""
         try:
-            async with session.get(job.url) as response:
-                line["status"] = response.status
-                if response.status >= 400:
-                    raise ThrottleError(f"status {response.status}")
-                line.update(await self._save(response, job.url))
-        except (aiohttp.ClientError, ThrottleError, TimeoutError, OSError, ValueError) as error:
-            tally.failed += 1
-            line["error"] = f"{error}" or type(error).__name__
-        else:
-            tally.fetched += 1
-            tally.size += line["bytes"]
-        tally.waited += job.waited
-        line["tries"], line["waited"] = job.tries, round(job.waited, 3)
-        self._store.write(line)
-
-    async def _save(self, response: aiohttp.ClientResponse, url: str) -> dict[str, Any]:
-        """Stream the body to disk; it gets its name when it is whole."""
-        most, size, digest = self._options.max_bytes, 0, hashlib.sha256()
-        part = self._store.part(url)
-        try:
-            with part.open("wb") as file:
-                async for chunk in response.content.iter_chunked(_CHUNK):
-                    size += len(chunk)
-                    if most is not None and size > most:
-                        raise ValueError(f"the body is larger than --max-bytes {most}")
-                    digest.update(chunk)
-                    file.write(chunk)
-            name = self._store.keep(part, url)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        return {"bytes": size, "sha256": digest.hexdigest(), "file": name}
+            wanted = target(url)
+        except ValueError as error:
+            if todo.is_new(url):
+                self._tallies["(no host)"].count(listed=1, failed=1)
+                store.write({"url": url, "status": None, "error": str(error), "tries": 0})
+            return
+        if self._plan.contact is None and not is_here(wanted.host):
+            raise UsageError(
+                f"{wanted.host} is not this machine: say who you are, with --contact MAIL-OR-URL, "
+                "so that its owner can write to you before blocking you"
+            )
+        if crew.add(wanted):
+            self._tallies[wanted.host].count(listed=1)
 
     def _on_signal(self, event: Signalled) -> None:
         if event.status == 429:
-            self._hosts[_host(event.url)].refused += 1
+            self._tallies[host_of(URL(event.url))].count(refused=1)
 
-    def _summary(self) -> None:
-        elapsed = max(time.monotonic() - self._began, 1e-9)
-        before = f", {self._store.finished} by earlier runs" if self._store.finished else ""
-        fetched = sum(tally.fetched for tally in self._hosts.values())
-        print(f"{fetched} fetched in {elapsed:.1f} s{before}", file=sys.stderr)
-        for host, tally in sorted(self._hosts.items()):
-            print(
-                f"  {host}: {tally.fetched} fetched, {tally.failed} failed, "
-                f"{tally.refused} × 429, {tally.size} bytes, waited {tally.waited:.1f} s, "
-                f"{tally.fetched / elapsed:.2f}/s of {self._options.rate}",
-                file=sys.stderr,
-            )
+    async def _progress(self, session: PoliteSession, crew: Crew) -> None:
+        def known(host: str) -> tuple[int, float]:
+            origins = [one for one in session.throttle.engine.routes if one.name == host]
+            waiting = sum(origin.waiting for origin in origins)
+            return waiting, min((origin.next_in() for origin in origins), default=0.0)
+
+        while True:
+            self._display.update(crew.lanes, known, complete=self._complete)
+            await asyncio.sleep(_REFRESH)
 
 
-def _on_wait(event: Waited) -> None:
-    job = _job.get(None)
-    if job is not None:
-        job.waited += event.seconds
+def _is_new(todo: Todo, url: str) -> bool:
+    try:
+        return todo.is_new(target(url).key)
+    except ValueError:
+        return todo.is_new(url)
 
 
-def _on_retry(event: Retried) -> None:
-    job = _job.get(None)
-    if job is not None and event.wait is not None:
-        job.tries += 1
-        job.waited += event.wait
+def _first(group: BaseExceptionGroup) -> BaseException:
+    """Workers fail together; the first tells as much as all."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
-def _host(url: str) -> str:
-    return url.split("/", 3)[2].rpartition("@")[2].lower()
+def _allow_many_files() -> None:
+    """As many sockets and files as the system lets this process have."""
+    try:
+        import resource
+    except ImportError:
+        return
+    with suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

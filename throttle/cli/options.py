@@ -10,7 +10,16 @@ from typing import Any, TypeVar
 from throttle.checks import positive, whole
 from throttle.rate import Rate
 
-__all__ = ["UsageError", "count", "missing", "option", "rate", "seconds", "size"]
+__all__ = [
+    "UsageError",
+    "checked_rate",
+    "count",
+    "missing",
+    "option",
+    "rate",
+    "seconds",
+    "size",
+]
 
 T = TypeVar("T")
 
@@ -38,12 +47,18 @@ def option(read: Callable[[str], T]) -> Callable[[str], T]:
     return typed
 
 
+def checked_rate(value: Any) -> Rate:
+    """A rate in any spelling, above 0. ValueError or TypeError."""
+    parsed = Rate.parse(value)
+    if not parsed.count:
+        raise ValueError(f"rate must be above 0, not {value!r}")
+    return parsed
+
+
 @option
 def rate(word: str) -> Rate:
     """`5/s`, `100/minute`, `10` (per second)."""
-    parsed = Rate.parse(word)
-    positive("rate", parsed.count, infinite=True)
-    return parsed
+    return checked_rate(word)
 
 
 @option
