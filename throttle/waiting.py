@@ -228,7 +228,7 @@ def _weed(queue: Queue) -> None:
 
 def dismiss(asker: Limiter, reason: Callable[[], Exception]) -> None:
     """Fail all who stand in line for this very limiter, each with an error of its own; no state
-    changes. They run again in the order in which they stood. Under LOCK."""
+    changes. They are woken in the order in which they stood. Under LOCK."""
     leaf = asker._needs(asker._checked(1))[0][0]
     side = leaf._side
     if side is None:
