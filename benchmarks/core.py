@@ -246,8 +246,8 @@ def keys() -> None:
         return storage
 
     fills: dict[str, Callable[[], object]] = {
-        "TokenBucket": ours(lambda: throttle.TokenBucket(1, 5)),
-        "LeakyBucket": ours(lambda: throttle.LeakyBucket(1, 5)),
+        "TokenBucket": ours(lambda: throttle.TokenBucket("5/hour", 5)),
+        "LeakyBucket": ours(lambda: throttle.LeakyBucket("5/hour", 5)),
         "SlidingWindowLog": ours(lambda: throttle.SlidingWindowLog(5, 3600)),
         "SlidingWindowCounter": ours(lambda: throttle.SlidingWindowCounter(5, 3600)),
         "FixedWindow": ours(lambda: throttle.FixedWindow(5, 3600)),
