@@ -29,7 +29,8 @@ _BACKLOG = 1024
 
 
 #: Headers that whatever is answered to a request will carry: also a stream, or an error.
-HEADERS: web.RequestKey[Mapping[str, str]] = web.RequestKey("HEADERS", Mapping)
+#: Keys of requests have types since aiohttp 3.14 only.
+HEADERS: Any = getattr(web, "RequestKey", lambda name, kind: name)("HEADERS", Mapping)
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
