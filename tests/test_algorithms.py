@@ -6,7 +6,6 @@ import sys
 import tracemalloc
 from collections import deque
 from collections.abc import Callable
-from copy import copy
 from fractions import Fraction
 from math import inf, nan
 from typing import Any
@@ -693,13 +692,3 @@ def test_every_fused_form_is_tried_on_both_ways() -> None:
     """The comparison would be empty if nothing were fused."""
     for make in FOUR.values():
         assert type(make())._try is not Limiter._try
-
-
-def test_copies_share_nothing() -> None:
-    log = SlidingWindowLog(5, 1)
-    assert log.allow(0.0, 3)
-    other = copy(log)
-    assert other.allow(0.0, 2)
-    assert (log.available(0.0), other.available(0.0)) == (2, 0)
-    assert log.allow(0.0)
-    assert other.available(0.0) == 0

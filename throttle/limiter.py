@@ -239,8 +239,19 @@ class Limiter(Entering):
         """Seconds of pause that are left at `now`."""
         return 0.0 if self._side is None else max(0.0, self._side.paused_until - now)
 
+    def __getstate__(self) -> Any:
+        """What `copy`, `deepcopy` and pickle take along: all, its pause too, but nobody in line."""
+        with LOCK:
+            state: Any = object.__getstate__(self)
+            own, slots = state
+            pause = None
+            if self._side is not None and self._side.paused_until > -inf:
+                pause = waiting.Side()
+                pause.paused_until = self._side.paused_until
+            return own, {**slots, "_side": pause}
+
     def _clone(self: _T) -> _T:
-        """A limiter with the same parameters and state, and nobody in line."""
+        """A limiter with the same parameters and state, nobody in line, and no pause."""
         new = copy(self)
         new._side = None
         return new

@@ -166,7 +166,6 @@ class SlidingWindowLog(Window):
         for age, cost in zip(ages, costs, strict=True):
             self._take(now - age, cost)
 
-    def _clone(self) -> SlidingWindowLog:
-        new = super()._clone()
-        new._log = self._log.resized(self._log.capacity)
-        return new
+    def __getstate__(self) -> Any:
+        own, slots = super().__getstate__()
+        return own, {**slots, "_log": self._log.resized(self._log.capacity)}
