@@ -953,8 +953,11 @@ def test_under_uvloop_too(server: RedisServer) -> None:
             return list(await asyncio.gather(*(limiter.acquire() for _ in range(3))))
 
     for _ in range(2):
-        assert max(uvloop.run(wait())) >= 0.099
-    assert len(server.admin.client_list(_type="normal")) == 1
+        assert max(uvloop.run(wait())) >= 0.05
+    deadline = time.monotonic() + 5
+    while len(clients := server.admin.client_list(_type="normal")) > 1:  # it takes its time to see
+        assert time.monotonic() < deadline, clients
+        time.sleep(0.01)
 
 
 async def test_the_connection_can_be_closed_and_comes_back(
