@@ -96,6 +96,50 @@ def test_a_rate_that_is_found_again_holds_for_longer() -> None:
     assert round(recovery.until - now - 1) == 1
 
 
+@pytest.mark.parametrize("told", [100 / 86400, 1 / 86400, 1e-15, 0.3, 7, 45])
+def test_growth_counts_in_the_middle_of_a_wait(told: float) -> None:
+    recovery = Recovery()
+    recovery.pause(10, 2, rate=50, window=1, told=told)
+    now = 12.0
+    rates = []
+    while recovery.rate < inf:
+        pace = recovery.pace(now)
+        assert pace >= min(recovery.rate, 50)
+        if pace > recovery.rate:  # else a permit is earned within the span
+            # What growth earns in spans of 1 s, until the configured rate governs.
+            ahead, earned = recovery.until - now, recovery.rate * (recovery.until - now)
+            rate = recovery.rate * 1.5
+            while earned < 1 - 1e-9 and rate < 50:
+                step = min(1.0, (1 - earned) / rate)
+                earned, ahead, rate = earned + rate * step, ahead + step, rate * 1.5
+            assert 1 / pace == pytest.approx(ahead)
+        now += 1 / pace
+        rates.append(pace)
+        if now >= recovery.until:
+            recovery.step(now, crowd=3)
+    assert now < 12 + 100  # 1.5 ** 100 is more than any quota may hold back
+    assert rates == pytest.approx(sorted(rates))
+
+
+def test_the_pace_during_a_pause_is_that_after_it_and_none_is_none() -> None:
+    recovery = Recovery()
+    assert recovery.pace(5) == inf
+    recovery.pause(10, 2, rate=50, window=1, told=0.01)
+    assert recovery.pace(10) == recovery.pace(11.5) == recovery.pace(12)
+    recovery.pause(1e9, 2, rate=50, window=1e-9, told=0.01)  # a span that a float cannot tell
+    assert recovery.pace(1e9) > 1
+
+
+def test_spans_that_went_by_while_nobody_came_count() -> None:
+    recovery = Recovery()
+    recovery.pause(0, 1, rate=50, window=1, told=1)
+    recovery.step(recovery.until + 2.5, crowd=1)
+    assert recovery.rate == pytest.approx(1.5**3)
+    recovery.pause(100, 1, rate=inf, told=1e-9)
+    recovery.step(1e300, crowd=1)
+    assert recovery.rate > 1e100
+
+
 def test_answers_from_before_the_pause_are_not_counted_after_it() -> None:
     recovery = Recovery()
     served(recovery, 20, 0, 0.1)

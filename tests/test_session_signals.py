@@ -285,6 +285,34 @@ async def test_the_line_drains_evenly_after_a_pause(rate: str | None) -> None:
         assert len(after) >= 40
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"Retry-After": "2", "X-RateLimit-Limit": "100", "X-RateLimit-Window": "86400"},
+        {"Retry-After": "2", "RateLimit-Policy": '"day";q=1;w=86400', "RateLimit": '"day";r=0;t=2'},
+        {"Retry-After": "250"},  # after few answers: a rate of one in 40 s
+    ],
+    ids=["a day", "one a day", "long"],
+)
+async def test_a_quota_of_a_day_does_not_hold_the_line_beyond_the_pause(
+    told: dict[str, str],
+) -> None:
+    served = 0
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        nonlocal served
+        served += 1
+        refused = served == 7
+        return web.Response(status=429, headers=told) if refused else web.Response()
+
+    async with Site(refuse) as site, ThrottledSession(rate="10/s", retry=STEADY) as http:
+        await asyncio.gather(*(read(http.get(site.url)) for _ in range(60)))
+        waited = float(told["Retry-After"])
+        assert len(site.got) == 61
+        assert site.instants[10] >= waited
+        assert site.instants[-1] < waited + 60
+
+
 async def test_a_client_that_believes_in_too_much_soon_learns_better() -> None:
     async with RateLimitedServer("20/s") as server, ThrottledSession(rate="50/s") as http:
         statuses = await asyncio.gather(*(read(http.get(server.url)) for _ in range(300)))

@@ -190,7 +190,8 @@ class Origin:
     def _look(self, max_wait: float | None) -> None:
         """Fail a caller who would not wait for the pause that is on."""
         now = clock.now()
-        self._step(now)
+        if now >= self._recovery.until:
+            self._step(now)
         left = self.held_until - now
         if max_wait is not None and left > max_wait:
             raise ServerThrottled(
@@ -205,8 +206,10 @@ class Origin:
     def _step(self, now: float) -> None:
         if now >= self._recovery.until:
             self._recovery.step(now, crowd=self.waiting)
-            if self._gate is not None:
-                self._gate.rate = self._recovery.rate
+        if self._gate is not None:
+            rate = self._recovery.pace(now)
+            if self._gate.rate != rate:
+                self._gate.rate = rate
 
     def _count(self, now: float) -> None:
         """One more was let in."""
@@ -336,7 +339,7 @@ class Origin:
             if self._gate is None:
                 self._line = self._gated()
             gate: Any = self._gate
-            gate.rate = self._recovery.rate
+            gate.rate = self._recovery.pace(now)
             gate.pause(seconds)
             if line is not self._line or seconds > self._impatience:
                 dismiss(line, _PauseCameError)  # to stand in the other line, or to go

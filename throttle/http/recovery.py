@@ -6,7 +6,9 @@ configured; else that all who wait shall go within as long as the pause was.
 
 The pace found holds for one span after the pause, then it grows by half each span, as long as
 somebody waits, until the configured rate governs alone. A rate that is found a second time was no
-accident: it then holds for twice as many spans as the time before.
+accident: it then holds for twice as many spans as the time before. A quota of a day may make the
+pace so slow that spans go by between one request and the next; growth counts in the middle of a
+wait too (`pace`), or that quota would shut out for hours a client that was told "two seconds".
 
 Pure: `now` is an argument. Invariant: the pace is never above the configured rate.
 """
@@ -26,6 +28,8 @@ _SHORTEST, _LONGEST = 1.0, 10.0
 _GROWTH = 1.5
 _SAME = 0.3
 _MOST_SPANS = 16
+#: Spans of growth after which any pace is as good as none, and still a float.
+_MANY = 1000
 
 
 class Recovery:
@@ -101,8 +105,20 @@ class Recovery:
 
     def step(self, now: float, *, crowd: int) -> None:
         """`until` has come: go faster, or end if nobody waits or the configured rate is reached."""
-        faster = self.rate * _GROWTH
+        passed = min((now - self.until) // self._span, _MANY)  # spans in which nobody went
+        faster = self.rate * _GROWTH ** (1 + passed)
         if crowd and faster < self._most:
             self.rate, self.until = faster, now + self._span
         else:
             self.rate = self.until = inf
+
+    def pace(self, now: float) -> float:
+        """The rate at which the next permit after one at `now` is earned, growth included."""
+        start = at = max(now, self._resumes)
+        rate, until, earned = self.rate, self.until, 0.0
+        while earned + rate * (until - at) < 1:
+            earned += rate * (until - at)
+            at, until, rate = until, until + self._span, rate * _GROWTH
+            if rate >= self._most:
+                return 1 / (at - start) if at > start else inf
+        return rate if at == start else 1 / (at - start + (1 - earned) / rate)
