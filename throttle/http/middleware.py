@@ -14,37 +14,23 @@ Invariant: a response that is not handed out has given back its connection, its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp import ClientRequest, ClientResponse, hdrs
-from yarl import URL
 
 from throttle import clock
-from throttle.http.events import Retried, Signalled, Waited
-from throttle.http.options import new_engine
+from throttle.http.evidence import DRAIN, SMALL, TELLING, TEXTS, UNREPLAYABLE
+from throttle.http.options import Options, new_engine
 from throttle.http.retry import Retry
 from throttle.http.routes import Limit
-from throttle.http.signals import Overrides
-from throttle.limiter import SupportsAcquire
 
 __all__ = ["Sender", "Stopwatch", "ThrottleMiddleware"]
 
 Handler = Callable[[ClientRequest], Awaitable[ClientResponse]]
-
-#: Bytes of a body that are read to learn from it, or to keep a connection for reuse.
-_SMALL = 65536
-#: Seconds that may be spent on reading a refused response so that its connection can be reused.
-_DRAIN = 1.0
-#: Statuses whose body may be evidence of a throttle (D14), and the media types it may come in.
-_TELLING = frozenset({400, 403, 409, 418, 429, 503, 529})
-_TEXTS = frozenset(
-    {"application/json", "application/problem+json", "application/xml", "text/xml", "text/plain"}
-)
-_UNREPLAYABLE = "the body cannot be sent again"
 
 
 class ThrottleMiddleware:
@@ -59,35 +45,10 @@ class ThrottleMiddleware:
         self,
         rate: Limit | None = None,
         *,
-        burst: float | None = None,
-        limiter: SupportsAcquire | Callable[[str], SupportsAcquire] | None = None,
-        limits: Mapping[str, Limit] | None = None,
-        key: Callable[[URL, str], Hashable] | None = None,
-        total: Limit | None = None,
-        concurrency: int | None = None,
-        settle: float | None = None,
-        retry: Retry | None = None,
-        signals: Mapping[str, Overrides] | Callable[[URL], Overrides | None] | None = None,
         buffer_bodies: bool = False,
-        on_wait: Callable[[Waited], object] | None = None,
-        on_retry: Callable[[Retried], object] | None = None,
-        on_signal: Callable[[Signalled], object] | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        self.engine = new_engine(
-            rate,
-            burst=burst,
-            limiter=limiter,
-            limits=limits,
-            key=key,
-            total=total,
-            concurrency=concurrency,
-            settle=settle,
-            retry=retry,
-            signals=signals,
-            on_wait=on_wait,
-            on_retry=on_retry,
-            on_signal=on_signal,
-        )
+        self.engine = new_engine(rate, **options)
         self._buffer = buffer_bodies
         self._calls: WeakKeyDictionary[asyncio.Task[Any], tuple[object, Sender]] = (
             WeakKeyDictionary()
@@ -201,8 +162,8 @@ class Sender:
         if isinstance(error, aiohttp.ClientSSLError):
             instead = "not a connection failure"
         elif decision.retry and not await _can_replay(request):
-            instead = _UNREPLAYABLE
-            error.add_note(f"not tried again: {_UNREPLAYABLE}")
+            instead = UNREPLAYABLE
+            error.add_note(f"not tried again: {UNREPLAYABLE}")
         call.tell(request.method, request.url, decision, error, instead=instead)
         if not decision.retry or instead is not None:
             self._failed = (request, error)
@@ -221,12 +182,12 @@ class Sender:
             return False
         instead = None
         if decision.retry and not _has_rewindable_body(request):
-            instead = _UNREPLAYABLE
+            instead = UNREPLAYABLE
         elif decision.retry:
             _keep_cookies(request, response)
             await _drain(response)  # which stops an upload that the answer overtook
             if not await _can_replay(request):
-                instead = _UNREPLAYABLE
+                instead = UNREPLAYABLE
         call.tell(request.method, request.url, decision, instead=instead)
         if decision.raises:
             raise call.refusal(request.url, request.method, decision)
@@ -239,11 +200,11 @@ class Sender:
     async def _evidence(self, request: ClientRequest, response: ClientResponse) -> bytes | None:
         """The body, where it may tell of a throttle and costs nothing to read."""
         signals = self._engine.signals
-        if response.status not in _TELLING and (
+        if response.status not in TELLING and (
             signals is None or response.status != 200 or signals(request.url) is None
         ):
             return None
-        return await _read(response) if response.content_type in _TEXTS else None
+        return await _read(response) if response.content_type in TEXTS else None
 
 
 # -------------------------------------------------------------------- small things about aiohttp
@@ -299,10 +260,10 @@ def _keep_cookies(request: ClientRequest, response: ClientResponse) -> None:
 
 async def _read(response: ClientResponse) -> bytes | None:
     """A small body; it stays readable for whoever gets the response."""
-    if (response.content_length or 0) > _SMALL:
+    if (response.content_length or 0) > SMALL:
         return None
     try:
-        async with asyncio.timeout(_DRAIN):
+        async with asyncio.timeout(DRAIN):
             # Reading would close the response if it were cut short; waiting does not.
             await response.content.wait_eof()
             return await response.read()

@@ -12,10 +12,10 @@ timeout; it is kept here, around the call and then over the body.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from copy import copy
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 import aiohttp
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, hdrs
@@ -24,12 +24,10 @@ from aiohttp.client import DEFAULT_TIMEOUT
 from aiohttp.typedefs import JSONEncoder, LooseCookies, LooseHeaders, StrOrURL
 from yarl import URL
 
-from throttle.http.events import Retried, Signalled, Waited
 from throttle.http.middleware import Sender, Stopwatch, ThrottleMiddleware
+from throttle.http.options import Options
 from throttle.http.retry import Retry
 from throttle.http.routes import Limit
-from throttle.http.signals import Overrides
-from throttle.limiter import SupportsAcquire
 
 __all__ = ["SessionOptions", "ThrottleMiddleware", "ThrottledSession"]
 
@@ -41,8 +39,8 @@ T_co = TypeVar("T_co", covariant=True)
 _SENTINEL = aiohttp.helpers.sentinel
 
 
-class SessionOptions(TypedDict, total=False):
-    """The arguments of `ClientSession` that go to it as they are."""
+class SessionOptions(Options, total=False):
+    """The settings of every client, and the arguments of `ClientSession`."""
 
     connector: aiohttp.BaseConnector | None
     loop: asyncio.AbstractEventLoop | None
@@ -145,48 +143,23 @@ class ThrottledSession:
         base_url: str | URL | None = None,
         *,
         rate: Limit | None = None,
-        burst: float | None = None,
-        limiter: SupportsAcquire | Callable[[str], SupportsAcquire] | None = None,
-        limits: Mapping[str, Limit] | None = None,
-        key: Callable[[URL, str], Hashable] | None = None,
-        total: Limit | None = None,
-        concurrency: int | None = None,
-        settle: float | None = None,
-        retry: Retry | None = None,
-        signals: Mapping[str, Overrides] | Callable[[URL], Overrides | None] | None = None,
         buffer_bodies: bool = False,
-        on_wait: Callable[[Waited], object] | None = None,
-        on_retry: Callable[[Retried], object] | None = None,
-        on_signal: Callable[[Signalled], object] | None = None,
         middlewares: Sequence[Any] = (),
         **options: Unpack[SessionOptions],
     ) -> None:
-        throttle = ThrottleMiddleware(
-            rate,
-            burst=burst,
-            limiter=limiter,
-            limits=limits,
-            key=key,
-            total=total,
-            concurrency=concurrency,
-            settle=settle,
-            retry=retry,
-            signals=signals,
-            buffer_bodies=buffer_bodies,
-            on_wait=on_wait,
-            on_retry=on_retry,
-            on_signal=on_signal,
-        )
+        theirs: dict[str, Any] = dict(options)
+        ours: Any = {name: theirs.pop(name) for name in Options.__annotations__ if name in theirs}
+        throttle = ThrottleMiddleware(rate, buffer_bodies=buffer_bodies, **ours)
         self._throttle = throttle
         self._users = tuple(middlewares)
         self._retry: Retry | None = None
         self._buffer: bool | None = None
-        limit: Any = options.get("timeout") or DEFAULT_TIMEOUT
-        old_style = "read_timeout" in options or "conn_timeout" in options
+        limit: Any = theirs.get("timeout") or DEFAULT_TIMEOUT
+        old_style = "read_timeout" in theirs or "conn_timeout" in theirs
         if isinstance(limit, ClientTimeout) and not old_style:
-            options["timeout"] = _untimed(limit)
+            theirs["timeout"] = _untimed(limit)
         # Web socket handshakes take no middlewares of their own: they go through the session's.
-        self._session = ClientSession(base_url, middlewares=(*middlewares, throttle), **options)
+        self._session = ClientSession(base_url, middlewares=(*middlewares, throttle), **theirs)
         self._timeout: ClientTimeout = self._session.timeout if old_style else limit
         self._untimed = _untimed(self._timeout)
         # Whoever runs before the request is sent, and is to be timed.

@@ -25,6 +25,7 @@ from yarl import URL
 
 from throttle import clock
 from throttle.http.call import Call
+from throttle.http.evidence import DRAIN, SMALL, TELLING, TEXTS, UNREPLAYABLE
 from throttle.http.options import Options, new_engine
 from throttle.http.routes import Limit
 
@@ -37,18 +38,8 @@ except ImportError:
 
 __all__ = ["ThrottledTransport"]
 
-#: Bytes of a body that are read to learn from it, or to keep a connection for reuse.
-_SMALL = 65536
-#: Seconds that may be spent on reading a refused response so that its connection can be reused.
-_DRAIN = 1.0
-#: Statuses whose body may be evidence of a throttle (D14), and the media types it may come in.
-_TELLING = frozenset({400, 403, 409, 418, 429, 503, 529})
-_TEXTS = frozenset(
-    {"application/json", "application/problem+json", "application/xml", "text/xml", "text/plain"}
-)
 _NETWORK = (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError)
 _NEVER_LEFT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-_UNREPLAYABLE = "the body cannot be sent again"
 
 
 class ThrottledTransport(httpx.AsyncBaseTransport):
@@ -149,8 +140,8 @@ async def _after_error(call: Call, url: URL, body: _Body, error: httpx.Transport
     if _is_about_tls(error):
         instead = "not a connection failure"
     elif decision.retry and not body.can_replay:
-        instead = _UNREPLAYABLE
-        error.add_note(f"not tried again: {_UNREPLAYABLE}")
+        instead = UNREPLAYABLE
+        error.add_note(f"not tried again: {UNREPLAYABLE}")
     call.tell(method, url, decision, error, instead=instead)
     if not decision.retry or instead is not None:
         raise error
@@ -172,7 +163,7 @@ async def _again(
     )
     if decision.reason == "not a failure":
         return False
-    instead = _UNREPLAYABLE if decision.retry and not body.can_replay else None
+    instead = UNREPLAYABLE if decision.retry and not body.can_replay else None
     call.tell(method, url, decision, instead=instead)
     if decision.raises:
         raise call.refusal(url, method, decision)
@@ -214,9 +205,9 @@ def _is_about_tls(error: BaseException | None) -> bool:
 async def _evidence(response: httpx.Response, stream: _Stream) -> bytes | None:
     """The body, decoded, where it may tell of a throttle."""
     media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if response.status_code not in _TELLING or media not in _TEXTS:
+    if response.status_code not in TELLING or media not in TEXTS:
         return None
-    raw = await stream.look(_SMALL)
+    raw = await stream.look(SMALL)
     if raw is None:
         return None
     try:
@@ -352,8 +343,8 @@ class _Stream(httpx.AsyncByteStream):
 
     async def drain(self) -> None:
         """Give the connection back: for reuse if the rest of the body is small, else closed."""
-        with anyio.move_on_after(_DRAIN):
-            await self.look(_SMALL)
+        with anyio.move_on_after(DRAIN):
+            await self.look(SMALL)
         await self.aclose()
 
     async def aclose(self) -> None:
