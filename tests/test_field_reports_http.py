@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from helpers.site import Site, answer
+from helpers.site import Site, answer, drop, now, read
 
 from throttle.errors import ServerThrottled
 from throttle.http.retry import Retry
@@ -29,16 +29,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": VirtualLoop}
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-async def read(pending: Any) -> int:
-    async with pending as response:
-        await response.read()
-        return int(response.status)
 
 
 def intervals(instants: list[float]) -> list[float]:
@@ -166,13 +156,6 @@ async def test_b063_a_wait_is_everybodys_and_they_do_not_return_together(rate: A
         assert not [instant for instant in sends if 0.1 < instant < 1]
         waves = Counter(int(instant * 10) for instant in sends if instant >= 1)
         assert max(waves.values()) <= 5
-
-
-async def drop(request: web.Request) -> web.StreamResponse:
-    await request.read()
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST", "PATCH"])

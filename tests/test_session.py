@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientRequest, ClientResponse, ClientSession, ClientTimeout, web
-from helpers.site import Site, answer
+from helpers.site import Site, answer, drop
 from yarl import URL
 
 from throttle import TokenBucket
@@ -155,12 +155,6 @@ async def test_a_refused_web_socket_handshake_is_tried_again() -> None:
 
 
 # -------------------------------------------------------------------- aiohttp's own second try
-
-
-async def drop(request: web.Request) -> web.StreamResponse:
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])

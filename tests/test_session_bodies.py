@@ -10,8 +10,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientSession, FormData, web
-from helpers.site import Site, answer
+from aiohttp import ClientSession, FormData
+from helpers.site import Site, answer, drop, read
 
 from throttle.http.retry import Retry
 from throttle.http.session import ThrottledSession, ThrottleMiddleware
@@ -119,18 +119,6 @@ def sessions(which: str, **options: Any) -> Any:
     return ClientSession(middlewares=[ThrottleMiddleware(**options)])
 
 
-async def drop(request: web.Request) -> web.StreamResponse:
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
-
-
-async def status_of(pending: Any) -> int:
-    async with pending as response:
-        await response.read()
-        return int(response.status)
-
-
 @pytest.mark.parametrize("which", ["session", "middleware"])
 @pytest.mark.parametrize("body", REPLAYED)
 @pytest.mark.parametrize("first", [answer(429), answer(503), drop], ids=["429", "503", "drop"])
@@ -139,7 +127,7 @@ async def test_what_can_be_sent_again_is_sent_again_whole(
 ) -> None:
     async with Site(first, first, 200) as site, sessions(which) as http:
         options = REPLAYED[body](tmp_path / "f")
-        assert await status_of(http.put(site.url, **options)) == 200
+        assert await read(http.put(site.url, **options)) == 200
         bodies = [one.body for one in site.got]
         assert len(bodies) == 3
         assert bodies[1:] == bodies[:-1]
@@ -181,15 +169,13 @@ async def test_a_buffered_body_is_sent_again_whole(
         sessions(which if which != "using" else "session", **options) as http,
     ):
         client = http.using(buffer_body=True) if which == "using" else http
-        assert await status_of(client.put(site.url, **ONE_SHOT[body](tmp_path))) == 200
+        assert await read(client.put(site.url, **ONE_SHOT[body](tmp_path))) == 200
         assert [one.body for one in site.got] == [CONTENT] * 3
 
 
 async def test_a_session_that_buffers_can_be_told_not_to(tmp_path: Path) -> None:
     async with Site(429, 200) as site, ThrottledSession(buffer_bodies=True) as http:
-        assert (
-            await status_of(http.using(buffer_body=False).post(site.url, data=generated())) == 429
-        )
+        assert await read(http.using(buffer_body=False).post(site.url, data=generated())) == 429
         assert len(site.got) == 1
 
 
@@ -223,7 +209,7 @@ async def test_an_upload_that_is_answered_early_is_stopped_and_sent_again_whole(
     async with server:
         async with ThrottledSession() as http:
             with path.open("rb") as file:
-                assert await status_of(http.put(url, data=file)) == 200
+                assert await read(http.put(url, data=file)) == 200
         assert seen == [0, len(big)]
         over.set()
         await asyncio.gather(*handlers)
@@ -242,5 +228,5 @@ async def test_a_body_that_was_begun_by_nobody_may_still_be_sent(tmp_path: Path)
 
 async def test_a_redirect_with_a_body_keeps_it() -> None:
     async with Site(answer(307, Location="/there"), 503, 200) as site, ThrottledSession() as http:
-        assert await status_of(http.put(site.url, data=CONTENT)) == 200
+        assert await read(http.put(site.url, data=CONTENT)) == 200
         assert [one.body for one in site.got] == [CONTENT] * 3

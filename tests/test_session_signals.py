@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientSession, CookieJar, web
-from helpers.site import Site, answer
+from helpers.site import Site, answer, now, read
 
 from throttle.errors import ServerThrottled
 from throttle.http.retry import Retry
@@ -27,16 +27,6 @@ STEADY = Retry(jitter=0, base=0.001)
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": VirtualLoop}
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-async def read(pending: Any) -> int:
-    async with pending as response:
-        await response.read()
-        return int(response.status)
 
 
 async def soon(pending: Any, seconds: float) -> int:
@@ -283,34 +273,6 @@ async def test_the_line_drains_evenly_after_a_pause(rate: str | None) -> None:
         assert min(per_slice) >= 0
         assert max(per_slice.values()) <= 3
         assert len(after) >= 40
-
-
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"Retry-After": "2", "X-RateLimit-Limit": "100", "X-RateLimit-Window": "86400"},
-        {"Retry-After": "2", "RateLimit-Policy": '"day";q=1;w=86400', "RateLimit": '"day";r=0;t=2'},
-        {"Retry-After": "250"},  # after few answers: a rate of one in 40 s
-    ],
-    ids=["a day", "one a day", "long"],
-)
-async def test_a_quota_of_a_day_does_not_hold_the_line_beyond_the_pause(
-    told: dict[str, str],
-) -> None:
-    served = 0
-
-    async def refuse(request: web.Request) -> web.StreamResponse:
-        nonlocal served
-        served += 1
-        refused = served == 7
-        return web.Response(status=429, headers=told) if refused else web.Response()
-
-    async with Site(refuse) as site, ThrottledSession(rate="10/s", retry=STEADY) as http:
-        await asyncio.gather(*(read(http.get(site.url)) for _ in range(60)))
-        waited = float(told["Retry-After"])
-        assert len(site.got) == 61
-        assert site.instants[10] >= waited
-        assert site.instants[-1] < waited + 60
 
 
 async def test_a_client_that_believes_in_too_much_soon_learns_better() -> None:

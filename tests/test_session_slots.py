@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientRequest, ClientResponse, ClientSession, web
-from helpers.site import Site, answer
+from helpers.site import Site, answer, drop, now, read
 
 from throttle.errors import ServerThrottled
 from throttle.http.retry import Retry
@@ -27,10 +27,6 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": VirtualLoop}
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 def taken(http: Any) -> int:
     engine = http.throttle.engine if isinstance(http, ThrottledSession) else http
     return sum(origin.slots.taken for origin in engine.routes)
@@ -42,12 +38,6 @@ def in_flight(http: ThrottledSession) -> list[tuple[int, int]]:
 
 def connections(http: Any) -> int:
     return len(http.connector._acquired)
-
-
-async def read(pending: Any) -> int:
-    async with pending as response:
-        await response.read()
-        return int(response.status)
 
 
 async def slow(request: web.Request) -> web.StreamResponse:
@@ -134,12 +124,6 @@ async def test_a_redirect_takes_the_slot_of_where_it_goes() -> None:
         async with Site(loop, 200) as one, ThrottledSession(concurrency=1) as http:
             assert await read(http.get(one.url)) == 200
             assert taken(http) == 0
-
-
-async def drop(request: web.Request) -> web.StreamResponse:
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
 
 
 async def test_a_slot_is_freed_whatever_goes_wrong() -> None:

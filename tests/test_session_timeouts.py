@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientSession, ClientTimeout, web
-from helpers.site import Site, answer
+from helpers.site import Site, answer, now
 
 from throttle.errors import ServerThrottled, WaitTimeout
 from throttle.http.retry import Retry
@@ -21,10 +21,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": VirtualLoop}
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def slow(seconds: float, body: float = 0.0) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from aiohttp import web
 from throttle import clock
 from throttle.testing import RateLimitedServer
 
-__all__ = ["Got", "Site", "answer"]
+__all__ = ["Got", "Site", "answer", "drop", "now", "read"]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -38,6 +39,25 @@ def answer(status: int = 200, body: Any = "", **headers: str) -> Handler:
         return web.Response(text=body, status=status, headers=fields)
 
     return handler
+
+
+async def drop(request: web.Request) -> web.StreamResponse:
+    """An answer that never comes: the connection breaks once the request has been read."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+def now() -> float:
+    """The instant on the clock of the running loop."""
+    return asyncio.get_running_loop().time()
+
+
+async def read(pending: Any) -> int:
+    """Make a request and read its answer to the end; the status."""
+    async with pending as response:
+        await response.read()
+        return int(response.status)
 
 
 class Site:
