@@ -20,6 +20,8 @@ from throttle.rate import Rate
 
 __all__ = ["session"]
 
+#: Connections in use at a time: each goes with a file that is being written.
+_CONNECTIONS = 400
 #: Seconds for a connection to be made, at most.
 _CONNECT = 15.0
 #: Seconds that a connection is kept for the next request to its host.
@@ -57,8 +59,8 @@ def session(
         robots=robots,
         retry=retry,
         timeout=aiohttp.ClientTimeout(
-            total=longest, connect=min(_CONNECT, silence), sock_read=silence
+            total=longest, sock_connect=min(_CONNECT, silence), sock_read=silence
         ),
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP),
+        connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP),
         **hooks,
     )

@@ -124,40 +124,44 @@ class Download:
         self._store.write(line)
 
     async def _fetch(self, target: Target, job: _Job, line: dict[str, Any], tally: Tally) -> None:
+        while not await self._try(target, job, line, tally):
+            wait = full_jitter(job.tries - 1, _BASE, _CAP, random.random)
+            await asyncio.sleep(wait)
+            job.waited += wait
+
+    async def _try(self, target: Target, job: _Job, line: dict[str, Any], tally: Tally) -> bool:
+        """Ask until there is an answer, and save its body; False: it broke, and may be tried again.
+
+        What is cancelled was not tried, as far as anybody knows.
+        """
+        before, answered = job.tries, False
         url = URL(target.key, encoded=True)
-        while True:
-            before = job.tries
-            left = replace(self._retry, attempts=self._retry.attempts - before)
-            answered = False
-            try:
-                async with self._session.using(retry=left).get(
-                    url,
-                    headers={hdrs.ACCEPT_ENCODING: "gzip"},
-                    auto_decompress=False,
-                    allow_redirects=True,
-                ) as response:
-                    answered = True
-                    tally.unanswered = 0
-                    line["status"] = response.status
-                    if response.url != url:
-                        line["final"] = str(response.url)
-                    line.update(await self._save(response, target.key))
-                return
-            except RobotsDisallowed:
-                job.tries -= 1
-                raise
-            except (aiohttp.ClientError, TimeoutError):
-                if not answered:
-                    tally.unanswered += 1
-                    raise
-                if job.tries + 1 >= self._retry.attempts:
-                    raise
-                wait = full_jitter(job.tries, _BASE, _CAP, random.random)
-                job.waited += wait
-                await asyncio.sleep(wait)
-            finally:
-                job.tries += 1
-                tally.note(time.monotonic(), job.tries - before)
+        retry = replace(self._retry, attempts=self._retry.attempts - before)
+        try:
+            async with self._session.using(retry=retry).get(
+                url, headers={hdrs.ACCEPT_ENCODING: "gzip"}, auto_decompress=False
+            ) as response:
+                answered = True
+                tally.unanswered = 0
+                line["status"] = response.status
+                if response.url != url:
+                    line["final"] = str(response.url)
+                line.update(await self._save(response, target.key))
+            job.tries += 1
+            return True
+        except RobotsDisallowed:
+            raise  # nothing was sent
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError):
+            job.tries += 1
+            tally.unanswered += not answered
+            if answered and job.tries < self._retry.attempts:
+                return False
+            raise
+        except Exception:
+            job.tries += 1
+            raise
+        finally:
+            tally.note(time.monotonic(), job.tries - before)
 
     async def _save(self, response: aiohttp.ClientResponse, key: str) -> dict[str, Any]:
         """Stream the body to disk; it gets its name when it is whole."""

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "declare", "run"]
 
-#: Requests in flight in all: each holds a socket and a file.
-_MOST = 400
+#: Workers in all: most of them wait, for their host's limit.
+_WORKERS = 2048
 #: Seconds between two looks at the progress.
 _REFRESH = 0.2
 
@@ -231,10 +231,10 @@ class _Fetch:
             await download(target, tally)
             tally.delay = session.delay(target.key)
 
-        width, progress = self._plan.concurrency, None
+        progress = None
         async with session, asyncio.TaskGroup() as group:
             async with asyncio.TaskGroup() as workers:
-                crew = Crew(todo, work, workers, width=width, lanes=max(1, _MOST // width))
+                crew = Crew(todo, work, workers, width=self._plan.width, most=_WORKERS)
                 if self._display.start():
                     progress = group.create_task(self._progress(session, crew))
                 async for piece in sources.read_ahead(source):

@@ -19,6 +19,7 @@ import os
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ DELAY = 1.0
 #: Requests in flight to each host when a rate was named, and when none was.
 _WIDTH, _CAREFUL = 16, 1
 _CONTACT = "THROTTLE_CONTACT"
+#: Seconds that a slow answer takes, body and all.
+_SLOW = 10.0
 
 Rates = tuple[Rate, ...]
 
@@ -60,6 +63,12 @@ class Plan:
         places = [place for place in self.limits if _host_of(place) == host]
         found = tuple(rate for place in places for rate in self.limits[place])
         return found or self.rates or (Rate(1, DELAY),)
+
+    def width(self, host: str) -> int:
+        """Requests that are worth having under way at a host: as many as its limits let go in the
+        time of a slow answer."""
+        rate = min(rate.per_second for rate in self.allowed(host))
+        return max(1, min(self.concurrency, ceil(rate * _SLOW) if rate < inf else self.concurrency))
 
     def user_agent(self, version: str) -> str:
         """What the requests are sent as; for hosts of this machine if there is no contact."""

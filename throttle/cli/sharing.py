@@ -19,7 +19,10 @@ from throttle.http.together import Together
 from throttle.limiter import SupportsAcquire
 from throttle.rate import Rate
 
-__all__ = ["Sharing", "in_folder", "in_redis", "name_of"]
+__all__ = ["Sharing", "in_folder", "in_redis", "late"]
+
+#: Seconds by which a request may arrive later than another that was sent at the same time.
+_LATE = 0.25
 
 
 class Sharing:
@@ -39,7 +42,16 @@ class Sharing:
         self.close = close
 
 
-def name_of(place: str) -> str:
+def late(rate: Rate) -> Rate:
+    """The rate to share, so that `rate` holds where requests arrive.
+
+    A permit is taken when a request is sent. A session moves its own to the receipt of the answer;
+    one that others have seen is not moved, so the window is longer by as much as it would be.
+    """
+    return Rate(rate.count, rate.per + min(rate.per / 10, _LATE))
+
+
+def _file_name(place: str) -> str:
     """A name for the file of a place: readable, and different for each."""
     readable = re.sub(r"[^a-z0-9.-]+", "_", place.lower()).strip(".-_")[:60]
     return f"{readable}-{hashlib.sha256(place.encode()).hexdigest()[:12]}.limit"
@@ -54,7 +66,7 @@ def in_folder(folder: Path) -> Sharing:
     from throttle.shared.file import FileLimiter, FileLocked, FileRefused
 
     def make(place: str, rates: tuple[Rate, ...]) -> SupportsAcquire:
-        return FileLimiter(folder / name_of(place), limiter_for(rates))
+        return FileLimiter(folder / _file_name(place), limiter_for(map(late, rates)))
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +92,7 @@ def in_redis(url: str) -> Sharing:
     def make(place: str, rates: tuple[Rate, ...]) -> SupportsAcquire:
         return Together(
             *(
-                RedisLimiter(client, f"throttle-fetch:{place}:{rate}", limiter_for(rate))
+                RedisLimiter(client, f"throttle-fetch:{place}:{rate}", limiter_for(late(rate)))
                 for rate in rates
             )
         )

@@ -19,7 +19,7 @@ from throttle.cli.options import UsageError
 
 __all__ = ["check", "pieces", "read_ahead"]
 
-_PIECE = 65536
+_PIECE = 16384
 #: Bytes without an end of line that are taken for a line; no URL is that long.
 _LONGEST = 2**20
 #: Pieces that may wait to be used.

@@ -21,6 +21,7 @@ class Todo:
     def __init__(self) -> None:
         self._disk = sqlite3.connect("", isolation_level=None)
         self._disk.execute("PRAGMA journal_mode=OFF")
+        self._disk.execute("PRAGMA cache_size=-16000")
         self._disk.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID")
         self._disk.execute(
             "CREATE TABLE waiting (host TEXT, number INTEGER, url BLOB, key TEXT,"
