@@ -37,6 +37,7 @@ __all__ = [
     "Share",
     "Side",
     "generation",
+    "tidy",
 ]
 
 #: The order of a waiter that is in no queue any more.
@@ -217,6 +218,9 @@ class Group(Queue):
         self.askers[asker] -= 1
         if not self.askers[asker]:
             del self.askers[asker]
+            if asker._side is not None and asker._side.groups.get(self.key) is self:
+                del asker._side.groups[self.key]
+                tidy(asker)
         if waiter is self.shown:
             # The next one takes over its places at once, so that no newcomer slips in between.
             self.shown, self.moves = self.first(), 0
@@ -251,7 +255,7 @@ class Side:
     def __init__(self) -> None:
         self.paused_until = -inf
         self.lines: dict[Any, Line] = {}  # by the key of their place
-        self.groups: dict[Any, Group] = {}  # every group that needs this limiter
+        self.groups: dict[Any, Group] = {}  # that need it, or in which its callers stand
         self.shadow: Shadow | None = None
         self.version = 0  # counts what went otherwise than planned
         self.eased = False  # the shadow is no less than the truth, and may be more
@@ -286,3 +290,10 @@ class Side:
         """Nobody will have to wait longer than was foreseen, and some perhaps less."""
         self.version += 1
         self.eased = self.shadow is not None
+
+
+def tidy(limiter: Limiter) -> None:
+    """Drop the side of a limiter that is neither paused nor waited for."""
+    # Not by the limiter's clock: a pause may have been asked for with a `now` of the caller's own.
+    if limiter._side is not None and limiter._side.is_idle(-inf):
+        limiter._side = None

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from throttle.clock import tolerance
 from throttle.errors import CostTooLarge, QueueFull, WaitTimeout
-from throttle.lines import Deadline, Group, Line, Needs, Queue, Share, Side, generation
+from throttle.lines import Deadline, Group, Line, Needs, Queue, Share, Side, generation, tidy
 from throttle.lock import LOCK
 from throttle.outlook import end_of_line, plan, replay
 from throttle.parking import Place, this_loop, this_thread
@@ -96,7 +96,7 @@ def join(asker: Limiter, cost: Any, now: float, timeout: float | None, place: Pl
         sure = asker._foreseen and not queue.guarded
     else:
         waiter.cost = Needs(asker, cost, shares)
-        queue = _group(shares, place)
+        queue = _group(asker, shares, place)
         queue.add(waiter)
         sure = False
     waiter.line = queue
@@ -202,7 +202,7 @@ def changed(limiter: Limiter, *, eased: bool = False) -> None:
         for line in list(side.lines.values()):
             line.unrest += not eased
             _visit(line)
-        _tidy(target)
+        tidy(target)
 
 
 def retuned(limiter: Limiter) -> None:
@@ -229,12 +229,7 @@ def _weed(queue: Queue) -> None:
 def dismiss(asker: Limiter, reason: Callable[[], Exception]) -> None:
     """Fail all who stand in line for this very limiter, each with an error of its own; no state
     changes. They are woken in the order in which they stood. Under LOCK."""
-    leaf = asker._needs(asker._checked(1))[0][0]
-    side = leaf._side
-    if side is None:
-        return
-    queues: list[Queue] = list(side.lines.values() if leaf is asker else side.groups.values())
-    for queue in queues:
+    for queue in _callers(asker):
         if not queue.is_over():
             if queue.place.here():
                 _dismiss((queue, asker, reason))
@@ -253,13 +248,17 @@ def _dismiss(order: tuple[Queue, Limiter, Callable[[], Exception]]) -> None:
 
 def count(asker: Limiter) -> int:
     """How many callers of this limiter stand in line and can come back now. Under LOCK."""
-    leaves = [leaf for leaf, _ in asker._needs(asker._checked(1))]
-    if leaves[0] is asker:
-        lines = () if asker._side is None else asker._side.lines.values()
-        return sum(len(line) for line in lines if line.is_live())
-    near = min((leaf._side for leaf in leaves), key=lambda s: 0 if s is None else len(s.groups))
-    groups = () if near is None else near.groups.values()
-    return sum(group.askers.get(asker, 0) for group in groups if group.is_live())
+    live = [queue for queue in _callers(asker) if queue.is_live()]
+    return sum(q.askers.get(asker, 0) if isinstance(q, Group) else len(q) for q in live)
+
+
+def _callers(asker: Limiter) -> list[Line] | list[Group]:
+    """The queues in which the callers of this very limiter stand."""
+    side = asker._side
+    if side is None:
+        return []
+    composite = asker._needs(asker._checked(1))[0][0] is not asker
+    return list(side.groups.values()) if composite else list(side.lines.values())
 
 
 # -------------------------------------------------------------------- who goes when
@@ -269,7 +268,7 @@ def _visit(queue: Line | Group) -> None:
     """Serve a queue from wherever the running code happens to be."""
     if queue.is_over():
         for leaf in (queue.leaf,) if isinstance(queue, Line) else queue.leaves:
-            _tidy(leaf)
+            tidy(leaf)
     elif queue.place.here():
         _serve(queue)
     else:
@@ -325,7 +324,7 @@ def _advance(line: Line, todo: list[Queue]) -> None:
     line.due, line.timed = inf, None
     if leaf._side is not None and leaf._side.lines.get(line.place.key) is line:
         del leaf._side.lines[line.place.key]
-    _tidy(leaf)
+    tidy(leaf)
 
 
 def _let_in(waiter: Any, line: Line, now: float) -> float | None:
@@ -476,18 +475,17 @@ def _line(leaf: Limiter, place: Place) -> Line:
     return line
 
 
-def _group(shares: tuple[Share, ...], place: Place) -> Group:
+def _group(asker: Limiter, shares: tuple[Share, ...], place: Place) -> Group:
     leaves = frozenset(leaf for leaf, _ in shares)
     key = (place.key, leaves)
-    group = None
-    for leaf in leaves:
-        if leaf._side is None:
-            leaf._side = Side()
-        group = leaf._side.groups.get(key)
+    known = shares[0][0]._side
+    group = None if known is None else known.groups.get(key)
     if group is None or group.is_over():
         group = Group(place, leaves)
-        for leaf in leaves:
-            leaf._side.groups[key] = group  # type: ignore[union-attr]
+    for limiter in (asker, *leaves):
+        if limiter._side is None:
+            limiter._side = Side()
+        limiter._side.groups[key] = group
     return group
 
 
@@ -503,7 +501,7 @@ def _expose(group: Group, todo: list[Queue]) -> None:
         for leaf in group.leaves:
             if leaf._side is not None and leaf._side.groups.get(group.key) is group:
                 del leaf._side.groups[group.key]
-                _tidy(leaf)
+                tidy(leaf)
         return
     group.shown, group.moves = waiter, 0
     try:
@@ -564,10 +562,3 @@ def _calm(line: Line, now: float) -> None:
             error = _hopeless(waiter, line, due, now)
             if error is not None:
                 _fail(waiter, line, error)
-
-
-def _tidy(limiter: Limiter) -> None:
-    """Drop the side of a limiter that is neither paused nor waited for."""
-    # Not by the limiter's clock: a pause may have been asked for with a `now` of the caller's own.
-    if limiter._side is not None and limiter._side.is_idle(-inf):
-        limiter._side = None

@@ -84,7 +84,6 @@ class AllOf(Limiter):
     def _take(self, at: float, cost: Any) -> None:
         for leaf, share in self._needs(cost):
             leaf._spend(leaf._settle(at), share)
-            leaf._granted += 1
 
     def _try(self, now: float, cost: Any) -> bool:
         return self._enter_if(now, cost, departing=False)
@@ -95,12 +94,15 @@ class AllOf(Limiter):
     def _enter_if(self, now: float, cost: Any, *, departing: bool) -> bool:
         if any(node._shut(now) for node in self._nested):
             return False
-        for leaf, share in self._needs(cost):
+        needs = self._needs(cost)
+        for leaf, share in needs:
             at = leaf._settle(now)
             ready = leaf._departs_at if departing else leaf._ready_at
             if leaf._shut(now) or ready(at, share) > at:
                 return False
         self._take(now, cost)
+        for leaf, _ in needs:
+            leaf._granted += 1
         return True
 
     def _back(self, now: float) -> float:
