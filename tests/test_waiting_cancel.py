@@ -19,6 +19,7 @@ from throttle import (
     SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
+    WaitTimeout,
     clock,
 )
 from throttle.testing.virtual import VirtualTime, virtual_time
@@ -429,3 +430,41 @@ def test_the_collector_may_strike_in_the_middle_of_a_decision(granted: bool) -> 
         assert limiter.ready_at() == time.now() + 1
 
     run(main)
+
+
+# -------------------------------------------------------------------- what is told afterwards
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("victim", [0, 5, 9])
+async def test_what_a_newcomer_is_told_forgets_who_left(victim: int) -> None:
+    limiter = TokenBucket(rate=1, capacity=3, initial=0)
+    async with callers() as crowd:
+        for name in range(10):
+            await crowd.join(name, limiter, 1 + name % 2)
+        assert limiter.delay() == 16.0
+        crowd.cancel(victim)
+        await settle()
+        left = 15 - (1 + victim % 2)
+        with pytest.raises(WaitTimeout) as failure:
+            await limiter.acquire(timeout=3)
+        assert failure.value.delay == left + 1
+        await crowd.join("fits", limiter, timeout=left + 1)
+        limiter.refund(2)
+        await settle()
+        assert limiter.delay() == left
+    assert not crowd.errors
+
+
+@pytest.mark.anyio
+async def test_those_who_left_are_not_kept_in_a_line_that_does_not_move() -> None:
+    limiter = TokenBucket(rate=0.001, capacity=1, initial=0)
+    async with callers() as crowd:
+        for name in range(500):
+            await crowd.join(name, limiter)
+        crowd.cancel(*range(1, 499))
+        await settle()
+        (line,) = limiter._side.lines.values()
+        assert len(line) == 2
+        assert len(line.waiters) < 50
+    assert crowd.order == [0, 499]

@@ -209,6 +209,21 @@ async def test_a_waiter_given_up_in_a_composite_lets_the_next_one_go() -> None:
     assert b._side is None
 
 
+async def test_a_plain_caller_behind_a_guest_is_given_up_in_time() -> None:
+    """What its line foresaw for it does not know of guests that come later, by an older claim."""
+    a = SlidingWindowLog(limit=1, window=4)
+    others = [TokenBucket(rate=1, capacity=9, initial=0) for _ in range(2)]
+    a.allow()
+    async with callers() as crowd:
+        for name, other in zip("xy", others, strict=True):
+            await crowd.join(name, a & other, (1, 9))  # held by the other one until 9
+        for name in range(4):  # 4, 8, 12, 16 as far as its line can tell
+            await crowd.join(name, a, timeout=17 if name == 3 else None)
+        await anyio.sleep(17.02)
+        assert crowd.instants() == {0: 4, 1: 8, "x": 12, "y": 16}
+        assert isinstance(crowd.errors[3], WaitTimeout)
+
+
 @pytest.mark.parametrize("victim", [0, 1, 2])
 async def test_a_cancelled_caller_of_a_composite_leaves_no_trace(victim: int) -> None:
     a, b = TokenBucket(rate=1, capacity=2, initial=0), TokenBucket(rate=1, capacity=2)
