@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from helpers.fetching import check_files, manifest
+
 from throttle.cli import main
 from throttle.cli.store import Store
 from throttle.testing import RateLimitedServer
@@ -25,25 +27,6 @@ def server() -> Iterator[RateLimitedServer]:
     """A server that refuses nobody."""
     with RateLimitedServer("inf") as running:
         yield running
-
-
-def manifest(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def check_files(folder: Path) -> None:
-    """Every fetched line has a whole file, and no file lies there without a line."""
-    fetched = [line for line in manifest(folder) if "file" in line]
-    for line in fetched:
-        body = (folder / line["file"]).read_bytes()
-        assert len(body) == line["bytes"]
-        assert hashlib.sha256(body).hexdigest() == line["sha256"]
-    assert {line["file"] for line in fetched} >= {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != "manifest.jsonl"
-    }
 
 
 def test_a_list_is_fetched_without_a_single_refusal(tmp_path: Path) -> None:
