@@ -235,6 +235,127 @@ async def test_creating_a_coroutine_costs_nothing_awaiting_it_does() -> None:
     coroutines[2].close()
 
 
+def _bare(limiter: Any) -> Any:
+    """What has `acquire` and `acquire_sync`, and is falsy."""
+
+    class Bare:
+        async def acquire(self, cost: float = 1, *, timeout: float | None = None) -> float:
+            return float(await limiter.acquire(cost, timeout=timeout))
+
+        def acquire_sync(self, cost: float = 1, *, timeout: float | None = None) -> float:
+            return float(limiter.acquire_sync(cost, timeout=timeout))
+
+        def __len__(self) -> int:
+            return 0
+
+    return Bare()
+
+
+def _keyed_of_bare() -> Keyed:
+    state = TokenBucket(1)
+    return Keyed(lambda: _bare(state))
+
+
+class Hollow(TokenBucket):
+    """A limiter of a user's own that counts something, and is falsy while that is 0."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _file(folder: Path) -> FileLimiter:
+    return FileLimiter(folder / "limit", TokenBucket(1))
+
+
+#: What to throttle by, as `throttle(*args, **options)`, made of a folder; all let one in a second.
+LIMITERS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
+    "rate": lambda _: (1, {}),
+    "rate and key": lambda _: (1, {"key": "x"}),
+    "rate and slots": lambda _: (1, {"concurrency": 1}),
+    "limiter": lambda _: (TokenBucket(1), {}),
+    "falsy limiter": lambda _: (Hollow(1), {}),
+    "composite": lambda _: (TokenBucket(1) & TokenBucket(2), {}),
+    "bare": lambda _: (_bare(TokenBucket(1)), {}),
+    "file": lambda folder: (_file(folder), {}),
+    "keyed": lambda _: (Keyed(lambda: TokenBucket(1)), {"key": "x"}),
+    "keyed and slots": lambda _: (Keyed(lambda: TokenBucket(1)), {"key": "x", "concurrency": 1}),
+    "keyed of falsy": lambda _: (Keyed(lambda: Hollow(1)), {"key": "x"}),
+    "keyed of bare": lambda _: (_keyed_of_bare(), {"key": "x"}),
+    "keyed of file": lambda folder: (Keyed(lambda: _file(folder)), {"key": "x"}),
+    "handle": lambda _: (Keyed(lambda: TokenBucket(1))["a"], {}),
+    "handle of file": lambda folder: (Keyed(lambda: _file(folder))["a"], {}),
+}
+
+
+def _kinds() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
+    """A function of each kind, and how to run a call of it to its end."""
+
+    async def coroutine(x: int = 0) -> int:
+        return x
+
+    def plain(x: int = 0) -> int:
+        return x
+
+    def generator(x: int = 0) -> Iterator[int]:
+        yield x
+
+    async def async_generator(x: int = 0) -> AsyncIterator[int]:
+        yield x
+
+    async def drained(call: Any) -> Any:
+        (answer,) = [value async for value in call()]
+        return answer
+
+    return {
+        "coroutine": (coroutine, lambda call: call()),
+        "plain": (plain, lambda call: call()),
+        "generator": (generator, lambda call: next(iter(list(call())))),
+        "async generator": (async_generator, drained),
+        "partial": (functools.partial(plain, x=0), lambda call: call()),
+        "callable": (Doer(), lambda call: call()),
+    }
+
+
+@pytest.mark.parametrize("kind", _kinds())
+@pytest.mark.parametrize("limiter", LIMITERS)
+def test_every_kind_of_function_with_every_kind_of_limiter(
+    kind: str, limiter: str, tmp_path: Path
+) -> None:
+    func, run = _kinds()[kind]
+    rate, options = LIMITERS[limiter](tmp_path)
+    with virtual_time() as time:
+        throttled = throttle(rate, **options)(func)
+        if not isinstance(rate, int):
+            assert throttled.limiter is rate
+
+        async def twice() -> list[Any]:
+            return [await run(throttled), await run(throttled)]
+
+        is_async = kind in ("coroutine", "async generator", "callable")
+        answers = time.run(twice) if is_async else [run(throttled), run(throttled)]
+        assert answers == [0, 0]
+        assert clock.now() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", _kinds())
+@pytest.mark.parametrize("rate", [Concurrency(2), None])
+def test_every_kind_of_function_with_slots_alone(kind: str, rate: Any) -> None:
+    func, run = _kinds()[kind]
+    throttled = throttle(rate, **({"concurrency": 2} if rate is None else {}))(func)
+    slots = throttled.limiter
+    granted = slots.stats().granted
+    with virtual_time() as time:
+        if kind in ("coroutine", "async generator", "callable"):
+
+            async def once() -> Any:
+                return await run(throttled)
+
+            assert time.run(once) == 0
+        else:
+            assert run(throttled) == 0
+    assert (slots.taken, slots.stats().granted) == (0, granted + 1)
+
+
 # ---------------------------------------------------------------- it stays what it was
 
 

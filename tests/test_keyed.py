@@ -166,7 +166,7 @@ def test_a_factory_that_cannot_be_called_is_refused(factory: Any, hint: str) -> 
 
 
 def test_a_factory_that_makes_something_else_is_refused_when_it_does() -> None:
-    with pytest.raises(TypeError, match="local limiter"):
+    with pytest.raises(TypeError, match="factory must make a limiter, not 5"):
         Keyed(lambda: 5).allow("a", 0.0)
 
 

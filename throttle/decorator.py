@@ -31,7 +31,7 @@ from throttle.choice import limiter_for
 from throttle.concurrency import Concurrency
 from throttle.gate import Gate
 from throttle.keyed import Keyed
-from throttle.limiter import Limiter, SupportsAcquire
+from throttle.limiter import Limiter, SupportsAcquire, is_limiter
 from throttle.rate import Rate, RateLike
 
 __all__ = ["Throttled", "ThrottledAsync", "Throttling", "throttle"]
@@ -227,8 +227,9 @@ def throttle(
         if isinstance(func, (staticmethod, classmethod)):
             return type(func)(decorate(func.__func__))
         kind = _kind(func)
-        if kind in (_plain, _generator) and not hasattr(limiter or concurrency, "acquire_sync"):
-            raise TypeError(f"{func!r} is not async, and {limiter!r} has no acquire_sync for it")
+        shown = concurrency if limiter is None else limiter
+        if kind in (_plain, _generator) and not hasattr(shown, "acquire_sync"):
+            raise TypeError(f"{func!r} is not async, and {shown!r} has no acquire_sync for it")
         gate = Gate(
             limiter=limiter,
             slots=concurrency,
@@ -238,7 +239,7 @@ def throttle(
             raises=on_limit == "raise",
         )
         wrapper = _dressed(kind(func, gate), func)
-        wrapper.limiter = concurrency if limiter is None else limiter
+        wrapper.limiter = shown
         return wrapper
 
     return cast("Throttling[Any]", decorate)
@@ -395,21 +396,9 @@ def _limiter(rate: Any, burst: float | None, key: Key | None) -> tuple[Any, Limi
         return rate, None
     if key is not None:
         raise TypeError(f"key={key!r} goes with a rate or a Keyed: {rate!r} is one limiter for all")
-    if not _is_limiter(rate):
+    if not is_limiter(rate):
         raise TypeError(f"{rate!r} is no limiter: `await acquire(cost, timeout=...)` is needed")
     return rate, rate if isinstance(rate, Limiter) else None
-
-
-def _is_limiter(candidate: Any) -> bool:
-    import inspect
-
-    if _kind_of_code(candidate.acquire) is not _coroutine:
-        return False
-    try:
-        inspect.signature(candidate.acquire).bind(1, timeout=None)
-    except TypeError:  # a semaphore, say
-        return False
-    return True
 
 
 def _check_cost(cost: Any, sample: Limiter | None) -> None:

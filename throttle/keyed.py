@@ -9,7 +9,8 @@ the way), so that there are few days and a key is looked at about three times in
 No background task sweeps: whoever spends also looks at some keys whose day has come.
 
 Limiters that `factory` puts into more than one key's composite (a limit for each user and one for
-all) are common: what they owe keeps no key alive.
+all) are common: what they owe keeps no key alive. Those of other engines, whose state lies in a
+file or on a server, are in a table of their own: see `elsewhere`.
 
 State: the limiters by key; the calendar; who was taken out before his day; how many callers are
 inside `acquire` for a key. Invariant, under LOCK: each key of `_limiters` and `_gone` stands in the
@@ -21,13 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from heapq import heappop, heappush
 from math import floor, frexp, inf, ldexp
-from typing import Any, TypeVar, final
+from typing import Any, Concatenate, ParamSpec, TypeVar, final
 
 from throttle import checks
 from throttle.clock import tolerance
+from throttle.elsewhere import Elsewhere
 from throttle.entering import Entering
 from throttle.errors import KeysFull
-from throttle.limiter import Limiter, Stats
+from throttle.limiter import Limiter, Stats, SupportsAcquire, is_limiter
 from throttle.lock import LOCK
 
 __all__ = ["Key", "Keyed"]
@@ -43,6 +45,7 @@ _SHORTEST = 2.0**-10
 #: Names of the slots of each kind of limiter.
 _SLOTS: dict[type, tuple[str, ...]] = {}
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -62,12 +65,17 @@ class Keyed:
     A key is forgotten once it is as new; then `factory` makes it anew when it comes again, with
     its `initial`, if it has one. No more than `max_keys` are remembered: beyond that a new key that
     takes something is refused with KeysFull, since to forget a debt would be to forgive it.
+
+    `factory` may also make a `FileLimiter`, a `RedisLimiter`, or whatever has an async `acquire`:
+    then the verbs are that limiter's own (coroutines, if they are there; AttributeError for one it
+    has not), and a key may be forgotten as soon as no call is inside.
     """
 
     __slots__ = (
         "_calendar",
         "_common",
         "_days",
+        "_elsewhere",
         "_factory",
         "_gone",
         "_inside",
@@ -78,10 +86,13 @@ class Keyed:
     )
 
     def __init__(
-        self, factory: Callable[[], Limiter] | Callable[[Any], Limiter], *, max_keys: int = 100_000
+        self,
+        factory: Callable[[], SupportsAcquire] | Callable[[Any], SupportsAcquire],
+        *,
+        max_keys: int = 100_000,
     ) -> None:
         self._takes_key = _takes_key(factory)
-        self._factory: Callable[..., Limiter] = factory
+        self._factory: Callable[..., SupportsAcquire] = factory
         self._max_keys = checks.whole("max_keys", max_keys, least=1)
         self._limiters: dict[Hashable, Limiter] = {}
         self._gone: set[Hashable] = set()
@@ -90,20 +101,22 @@ class Keyed:
         self._days: list[float] = []
         self._latest: frozenset[Limiter] = frozenset()
         self._common: frozenset[Limiter] = frozenset()
+        self._elsewhere = Elsewhere()
 
     # ---------------------------------------------------------------- verbs that spend
 
     def allow(self, key: Hashable, now: float | None = None, cost: float = 1) -> bool:
         """`Limiter.allow` for `key`. KeysFull if the key is unknown and there is no room for it."""
-        return self._spend(key, now, lambda limiter: limiter.allow(now, cost))
+        return self._spend(key, now, Limiter.allow, now=now, cost=cost)
 
     async def acquire(
         self, key: Hashable, cost: float = 1, *, timeout: float | None = None
     ) -> float:
         """`Limiter.acquire` for `key`: seconds waited. KeysFull at once if there is no room."""
-        limiter = self._enter(key)
+        limiter = self._enter(key, self._found(key))
         try:
-            return await limiter.acquire(cost, timeout=timeout)
+            waited: float = await limiter.acquire(cost, timeout=timeout)
+            return waited
         finally:
             self._leave(key, limiter)
 
@@ -111,52 +124,53 @@ class Keyed:
         self, key: Hashable, cost: float = 1, *, timeout: float | None = None
     ) -> float:
         """`Limiter.acquire_sync` for `key`: seconds waited. KeysFull if there is no room."""
-        limiter = self._enter(key)
+        limiter = self._enter(key, self._found(key))
         try:
-            return limiter.acquire_sync(cost, timeout=timeout)
+            waited: float = limiter.acquire_sync(cost, timeout=timeout)
+            return waited
         finally:
             self._leave(key, limiter)
 
     def charge(self, key: Hashable, cost: float, now: float | None = None) -> None:
         """`Limiter.charge` for `key`. KeysFull if it is unknown and there is no room for it."""
-        self._spend(key, now, lambda limiter: limiter.charge(cost, now))
+        return self._spend(key, now, Limiter.charge, cost=cost, now=now)
 
     def pause(self, key: Hashable, seconds: float, now: float | None = None) -> None:
         """`Limiter.pause` for `key` alone. KeysFull if it is new and there is no room for it."""
-        self._spend(key, now, lambda limiter: limiter.pause(seconds, now))
+        return self._spend(key, now, Limiter.pause, seconds=seconds, now=now)
 
     # ---------------------------------------------------------------- verbs that store nothing
 
     def refund(self, key: Hashable, cost: float, now: float | None = None) -> None:
         """`Limiter.refund` for `key`."""
-        self._look(key, lambda limiter: limiter.refund(cost, now))
+        return self._look(key, Limiter.refund, cost=cost, now=now)
 
     def resume(self, key: Hashable) -> None:
         """`Limiter.resume` for `key`."""
-        self._look(key, Limiter.resume)
+        return self._look(key, Limiter.resume)
 
     def ready_at(self, key: Hashable, now: float | None = None, cost: float = 1) -> float:
         """`Limiter.ready_at` for `key`: an instant, inf: never."""
-        return self._look(key, lambda limiter: limiter.ready_at(now, cost))
+        return self._look(key, Limiter.ready_at, now=now, cost=cost)
 
     def delay(self, key: Hashable, now: float | None = None, cost: float = 1) -> float:
         """`Limiter.delay` for `key`: seconds, inf: never."""
-        return self._look(key, lambda limiter: limiter.delay(now, cost))
+        return self._look(key, Limiter.delay, now=now, cost=cost)
 
     def available(self, key: Hashable, now: float | None = None) -> float:
         """`Limiter.available` for `key`: permits."""
-        return self._look(key, lambda limiter: limiter.available(now))
+        return self._look(key, Limiter.available, now=now)
 
     def fresh_at(self, key: Hashable, now: float | None = None) -> float:
         """`Limiter.fresh_at` for `key`: the instant from which it could not be told from a new one.
 
         A key is forgotten then, or soon after.
         """
-        return self._look(key, lambda limiter: limiter.fresh_at(now))
+        return self._look(key, Limiter.fresh_at, now=now)
 
     def reset(self, key: Hashable) -> None:
         """`Limiter.reset` for `key`: its state, pause and statistics. Who waits is served anew."""
-        self._look(key, Limiter.reset)
+        return self._look(key, Limiter.reset)
 
     def stats(self, key: Hashable) -> Stats:
         """`Limiter.stats` for `key`, since it was last forgotten."""
@@ -170,15 +184,15 @@ class Keyed:
 
     def __len__(self) -> int:
         """How many keys are remembered."""
-        return len(self._limiters)
+        return len(self._limiters) + len(self._elsewhere)
 
     def __contains__(self, key: Hashable) -> bool:
         """Whether anything is remembered of `key`."""
-        return key in self._limiters
+        return key in self._limiters or key in self._elsewhere
 
     def __iter__(self) -> Iterator[Hashable]:
         """The keys that are remembered now."""
-        return iter(list(self._limiters))
+        return iter([*self._limiters, *self._elsewhere])
 
     def discard(self, key: Hashable) -> bool:
         """Forget `key` now, its debts and pauses too; answers whether it was known.
@@ -187,19 +201,29 @@ class Keyed:
         """
         with LOCK:
             if key not in self._limiters:
-                return False
+                return self._elsewhere.discard(key)
             self._drop(key)
             return True
 
     def __repr__(self) -> str:
-        return f"<Keyed: {len(self._limiters)} keys of at most {self._max_keys}>"
+        return f"<Keyed: {len(self)} keys of at most {self._max_keys}>"
 
     # ---------------------------------------------------------------- finding and making
 
-    def _made(self, key: Hashable) -> Limiter:
+    def _found(self, key: Hashable) -> SupportsAcquire:
+        """The limiter of the key, or one made for it. Not under LOCK: the factory is the user's."""
+        limiter = self._limiters.get(key)
+        if limiter is not None:
+            return limiter
+        other = self._elsewhere.get(key)
+        return self._made(key) if other is None else other
+
+    def _made(self, key: Hashable) -> SupportsAcquire:
         limiter = self._factory(key) if self._takes_key else self._factory()
         if not isinstance(limiter, Limiter):
-            raise TypeError(f"factory must make a local limiter, not {limiter!r} for {key!r}")
+            if not is_limiter(limiter):
+                raise TypeError(f"factory must make a limiter, not {limiter!r} for {key!r}")
+            return limiter
         leaves = frozenset(leaf for leaf, _ in limiter._needs(limiter._checked(1)))
         with LOCK:
             common, self._latest, before = leaves & self._latest, leaves, self._latest
@@ -209,27 +233,57 @@ class Keyed:
             _share(leaf, twins.get(type(leaf)))
         return limiter
 
-    def _look(self, key: Hashable, verb: Callable[[Limiter], _T]) -> _T:
-        found = self._limiters.get(key) or self._made(key)
+    def _look(
+        self,
+        key: Hashable,
+        verb: Callable[Concatenate[Limiter, _P], _T],
+        /,
+        *args: _P.args,
+        **given: _P.kwargs,
+    ) -> _T:
+        """Call the verb of this name, with arguments given by name."""
+        found = self._found(key)
+        if not isinstance(found, Limiter):
+            return _passed_on(found, verb, given)
         with LOCK:
-            return verb(self._limiters.get(key, found))
+            answer: _T = getattr(self._limiters.get(key, found), verb.__name__)(**given)
+            return answer
 
-    def _spend(self, key: Hashable, now: float | None, verb: Callable[[Limiter], _T]) -> _T:
+    def _spend(
+        self,
+        key: Hashable,
+        now: float | None,
+        verb: Callable[Concatenate[Limiter, _P], _T],
+        /,
+        *args: _P.args,
+        **given: _P.kwargs,
+    ) -> _T:
         # The user's factory runs outside the lock; who was quicker by then, counts.
-        found = self._limiters.get(key) or self._made(key)
+        found = self._found(key)
+        if not isinstance(found, Limiter):
+            other = self._enter(key, found)
+            try:
+                return _passed_on(other, verb, given)
+            finally:
+                self._leave(key, other)
         with LOCK:
             at = found._given(now)
             limiter = self._known(key, found, at)
-            answer = verb(limiter)
+            answer: _T = getattr(limiter, verb.__name__)(**given)
             if key not in self._limiters:
                 fresh = self._fresh_at(limiter, at)
                 if fresh > at:
                     self._store(key, limiter, fresh, at)
             return answer
 
-    def _enter(self, key: Hashable) -> Limiter:
-        found = self._limiters.get(key) or self._made(key)
+    def _enter(self, key: Hashable, found: SupportsAcquire) -> Any:
+        """A call goes in; the limiter it goes to. `_leave` must follow."""
         with LOCK:
+            if not isinstance(found, Limiter):
+                other = self._elsewhere.enter(key, found, self._max_keys - len(self._limiters))
+                if other is None:
+                    raise KeysFull(self._max_keys)
+                return other
             at = found._now()
             limiter = self._known(key, found, at)
             if key not in self._limiters:
@@ -237,10 +291,13 @@ class Keyed:
             self._inside[key] = self._inside.get(key, 0) + 1
             return limiter
 
-    def _leave(self, key: Hashable, limiter: Limiter) -> None:
+    def _leave(self, key: Hashable, limiter: SupportsAcquire) -> None:
         # The garbage collector may close an abandoned `acquire` in the middle of a decision.
         amid = LOCK._is_owned()  # type: ignore[attr-defined]
         with LOCK:
+            if not isinstance(limiter, Limiter):
+                self._elsewhere.leave(key, limiter)
+                return
             others = self._inside.pop(key) - 1
             if others:
                 self._inside[key] = others
@@ -258,8 +315,10 @@ class Keyed:
             return limiter
         # All that may be forgotten at this instant is forgotten before anybody is refused.
         looks = len(self._limiters)
-        while len(self._limiters) >= self._max_keys:
-            if looks <= 0 or self._days[0] > at + _SHORTEST:
+        while len(self) >= self._max_keys:
+            if self._elsewhere.forget(self._max_keys):
+                continue
+            if looks <= 0 or not self._days or self._days[0] > at + _SHORTEST:
                 raise KeysFull(self._max_keys)
             looks -= self._sweep(at, at + _SHORTEST)
         return found
@@ -364,19 +423,19 @@ class Key(Entering):
 
     def charge(self, cost: float, now: float | None = None) -> None:
         """`Keyed.charge`."""
-        self._keyed.charge(self._key, cost, now)
+        return self._keyed.charge(self._key, cost, now)
 
     def refund(self, cost: float, now: float | None = None) -> None:
         """`Keyed.refund`."""
-        self._keyed.refund(self._key, cost, now)
+        return self._keyed.refund(self._key, cost, now)
 
     def pause(self, seconds: float, now: float | None = None) -> None:
         """`Keyed.pause`."""
-        self._keyed.pause(self._key, seconds, now)
+        return self._keyed.pause(self._key, seconds, now)
 
     def resume(self) -> None:
         """`Keyed.resume`."""
-        self._keyed.resume(self._key)
+        return self._keyed.resume(self._key)
 
     def ready_at(self, now: float | None = None, cost: float = 1) -> float:
         """`Keyed.ready_at`."""
@@ -396,7 +455,7 @@ class Key(Entering):
 
     def reset(self) -> None:
         """`Keyed.reset`."""
-        self._keyed.reset(self._key)
+        return self._keyed.reset(self._key)
 
     def stats(self) -> Stats:
         """`Keyed.stats`."""
@@ -404,6 +463,13 @@ class Key(Entering):
 
     def __repr__(self) -> str:
         return f"{self._keyed!r}[{self._key!r}]"
+
+
+def _passed_on(limiter: SupportsAcquire, verb: Callable[..., _T], given: dict[str, Any]) -> _T:
+    """Call the verb of this name of another engine, which may know no `now`."""
+    told = {name: value for name, value in given.items() if value is not None}
+    answer: _T = getattr(limiter, verb.__name__)(**told)
+    return answer
 
 
 def _share(limiter: Limiter, twin: Limiter | None) -> None:

@@ -22,7 +22,7 @@ from throttle.entering import Entering
 from throttle.errors import CostTooLarge
 from throttle.lock import LOCK
 
-__all__ = ["Limiter", "Stats", "SupportsAcquire", "Waited"]
+__all__ = ["Limiter", "Stats", "SupportsAcquire", "Waited", "is_limiter"]
 
 # `with` costs as much again as the lock itself. `_acquire` stands inside its `try`, so that an
 # interrupt right after it cannot leave the lock held for ever.
@@ -60,6 +60,22 @@ class SupportsAcquire(Protocol):
     """What the decorator, the session and `Keyed` ask of a limiter: an async `acquire`."""
 
     async def acquire(self, cost: float = 1, *, timeout: float | None = None) -> float: ...
+
+
+def is_limiter(candidate: Any) -> bool:
+    """Whether it can be used as a `SupportsAcquire`, which no isinstance can tell: a semaphore has
+    an `acquire` too, and that of a `Keyed` takes a key."""
+    import inspect
+
+    acquire: Any = getattr(candidate, "acquire", None)
+    code = acquire if inspect.isroutine(acquire) else getattr(acquire, "__call__", None)  # noqa: B004
+    if isinstance(candidate, type) or not any(map(inspect.iscoroutinefunction, (acquire, code))):
+        return False
+    try:
+        bound = inspect.signature(acquire).bind(1, timeout=None)
+    except (TypeError, ValueError):
+        return False
+    return "key" not in bound.arguments
 
 
 class Limiter(Entering):

@@ -181,6 +181,11 @@ class FileLimiter(Entering):
         with LOCK:
             self._shared.close()
 
+    def __del__(self) -> None:
+        # The rest may be a circle that lives for a while; the file is let go of at once.
+        if hasattr(self, "_shared"):
+            self._shared.close()
+
     def __reduce__(self) -> tuple[Any, ...]:
         """A process that gets it by pickle opens the file anew."""
         return (_opened, (self.path, self._template, self._shared.patience))

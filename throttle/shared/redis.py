@@ -343,6 +343,11 @@ class RedisLimiter:
             and asyncio.get_running_loop().time() < self._again
         )
 
+    def _owes(self) -> bool:
+        """Whether something would be lost with this object: what its stand-in has granted."""
+        local = self._fallback
+        return local is not None and local.fresh_at() > local._now()
+
     def _local(self) -> Limiter:
         assert self._fallback is not None
         return self._fallback
