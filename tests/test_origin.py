@@ -294,3 +294,16 @@ async def test_by_default_it_moves_by_a_tenth_of_the_window_at_most() -> None:
     await anyio.sleep(8)
     origin.settle(begun)
     assert log.ready_at() == pytest.approx(begun + 11)
+
+
+async def test_who_goes_at_the_servers_pace_does_not_stop_for_a_remainder_of_zero() -> None:
+    """At the pace of a sliding window there is never much left, and its reset is rounded up."""
+    told = left(0, 1.0, limit=20, window_s=1.0, wait_s=1.0)
+    origin = unlimited()
+    await origin.learn(told)
+    assert (await gaps(origin, 1))[0] == 1
+    held = origin.held_until
+    await origin.learn(told)
+    assert origin.held_until == held
+    await origin.learn(left(0, 5.0, limit=10, window_s=1.0, wait_s=5.0))  # slower than one goes
+    assert origin.held_until > held

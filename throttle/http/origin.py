@@ -69,6 +69,7 @@ class Origin:
         "_reset_at",
         "_retry_at",
         "_status",
+        "_told",
         "_windows",
         "held_until",
         "in_flight",
@@ -98,6 +99,7 @@ class Origin:
         self._impatience = inf  # the least that anybody who came by would wait
         self._allowance = inf  # requests left until `_reset_at`, as far as the server has told
         self._reset_at = -inf
+        self._told: float | None = None  # the rate of that window, in requests per second
         self._recovery = Recovery()
         self._limiter = limiter
         limits = [*limiter.members] if isinstance(limiter, Together) else [limiter]
@@ -222,7 +224,7 @@ class Origin:
 
     def _close_when_spent(self, now: float) -> None:
         if self._allowance <= 0 and now < self._reset_at:
-            self._close(self._reset_at - now)
+            self._close(self._reset_at - now, self._told)
 
     # ---------------------------------------------------------------- after a request
 
@@ -256,25 +258,26 @@ class Origin:
             return
         if signal.throttled or (counts and signal.remaining == 0):
             asked = wait if signal.wait_s is None else signal.wait_s + signal.pad_s
-            told = None
-            if counts and signal.limit and signal.window_s and not signal.remaining:
-                told = signal.limit / signal.window_s
             if asked:
+                # A refusal with quota left was another limiter's: its rate is not known.
+                told = None if signal.remaining else _told(signal)
                 await self.hold(asked, told=told, status=status, wall=wall)
         elif signal.remaining is not None and signal.reset_after_s and counts:
+            self._told = _told(signal)
             self._remember(signal.remaining, clock.now() + signal.reset_after_s + signal.pad_s)
 
     def _knows_better(self, signal: Signal) -> bool:
-        """Whether the server's window is one that is kept here too, and exactly.
+        """Whether the server's window is kept here too: exactly, or because all go at its pace.
 
         Its reset comes in whole seconds, and to obey would halve the rate of a short window.
         """
-        own = self._limiter
+        if signal.limit is None or signal.remaining is None or signal.reset_after_s is None:
+            return False
+        told, own = _told(signal), self._limiter
+        if told is not None and self._recovery.rate <= told:
+            return True
         return (
             isinstance(own, SlidingWindowLog)
-            and signal.limit is not None
-            and signal.remaining is not None
-            and signal.reset_after_s is not None
             and own.limit <= signal.limit
             and signal.reset_after_s <= own.window + 1.0
             and own.available() <= signal.remaining
@@ -349,6 +352,13 @@ def _left(timeout: float | None, began: float | None) -> float | None:
     if timeout is None or began is None:
         return timeout
     return max(0.0, timeout - (clock.now() - began))
+
+
+def _told(signal: Signal) -> float | None:
+    """The server's own rate, in requests per second, if it said."""
+    if signal.unit != "requests" or not signal.limit or not signal.window_s:
+        return None
+    return signal.limit / signal.window_s
 
 
 def _sustained(limiter: Any) -> tuple[float, float]:

@@ -26,6 +26,8 @@ _IDLE = 2.0
 #: Seconds: a span is as long as the pause, within these.
 _SHORTEST, _LONGEST = 1.0, 10.0
 _GROWTH = 1.5
+#: The share of a server's own rate to keep to: requests arrive less regularly than they leave.
+_CARE = 0.95
 _SAME = 0.3
 _MOST_SPANS = 16
 #: Spans of growth after which any pace is as good as none, and still a float.
@@ -98,7 +100,9 @@ class Recovery:
         self._span = min(max(seconds, _SHORTEST), _LONGEST, window)
         if found is None:
             found = rate if rate < inf else max(crowd, 1) / self._span
-        self.rate = min(found, rate)
+            self.rate = found
+        else:
+            self.rate = min(found * _CARE, rate)
         self.until = resumes + self._span * self._spans
         self._resumes = self._since = resumes
         self._served = 0
