@@ -71,6 +71,27 @@ def test_a_dialogue_answers_what_it_says(sample: Sample) -> None:
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
 
 
+def test_samples_and_examples_pass_the_strictest_checker(tmp_path: Path) -> None:
+    # One by one they are programs of their own; together they are checked in one go.
+    files = sorted((ROOT / "examples").glob("*.py"))
+    for sample in PYTHON:
+        if ">>>" not in sample.code:
+            file = tmp_path / f"{sample.name.replace('.', '_').replace(':', '_')}.py"
+            file.write_text(sample.code, encoding="utf-8")
+            files.append(file)
+    assert len(files) > 10
+    # Whether other packages have types is not for the samples to say.
+    options = ("--strict", "--disable-error-code", "import-untyped", "--cache-dir", str(tmp_path))
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, *map(str, files)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_there_are_samples() -> None:
     assert len(PYTHON) > 5
 

@@ -31,7 +31,7 @@ from throttle.choice import limiter_for
 from throttle.concurrency import Concurrency
 from throttle.gate import Gate
 from throttle.keyed import Keyed
-from throttle.limiter import Limiter, SupportsAcquire, is_limiter
+from throttle.limiter import Cost, Limiter, SupportsAcquire, is_limiter
 from throttle.rate import Rate, RateLike
 
 __all__ = ["Throttled", "ThrottledAsync", "Throttling", "throttle"]
@@ -44,7 +44,7 @@ _R_co = TypeVar("_R_co", covariant=True)
 _L_co = TypeVar("_L_co", covariant=True)
 _L = TypeVar("_L", bound=SupportsAcquire)
 
-Cost = float | tuple[float, ...] | Callable[..., float | tuple[float, ...]]
+Price = Cost | Callable[..., Cost]
 Key = str | Callable[..., Hashable]
 OnLimit = Literal["wait", "raise"]
 
@@ -128,7 +128,7 @@ class _Flight(TypedDict, total=False):
 
 
 class _Options(_Flight, total=False):
-    cost: Cost
+    cost: Price
 
 
 @overload

@@ -22,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from heapq import heappop, heappush
 from math import floor, frexp, inf, ldexp
-from typing import Any, Concatenate, ParamSpec, TypeVar, final
+from typing import Any, TypeVar, final
 
 from throttle import checks
 from throttle.clock import tolerance
 from throttle.elsewhere import Elsewhere
 from throttle.entering import Entering
 from throttle.errors import KeysFull
-from throttle.limiter import Limiter, Stats, SupportsAcquire, is_limiter
+from throttle.limiter import Cost, Limiter, Stats, SupportsAcquire, is_limiter
 from throttle.lock import LOCK
 
 __all__ = ["Key", "Keyed"]
@@ -45,7 +45,6 @@ _SHORTEST = 2.0**-10
 #: Names of the slots of each kind of limiter.
 _SLOTS: dict[type, tuple[str, ...]] = {}
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -105,12 +104,12 @@ class Keyed:
 
     # ---------------------------------------------------------------- verbs that spend
 
-    def allow(self, key: Hashable, now: float | None = None, cost: float = 1) -> bool:
+    def allow(self, key: Hashable, now: float | None = None, cost: Cost = 1) -> bool:
         """`Limiter.allow` for `key`. KeysFull if the key is unknown and there is no room for it."""
         return self._spend(key, now, Limiter.allow, now=now, cost=cost)
 
     async def acquire(
-        self, key: Hashable, cost: float = 1, *, timeout: float | None = None
+        self, key: Hashable, cost: Cost = 1, *, timeout: float | None = None
     ) -> float:
         """`Limiter.acquire` for `key`: seconds waited. KeysFull at once if there is no room."""
         limiter = self._enter(key, self._found(key))
@@ -120,9 +119,7 @@ class Keyed:
         finally:
             self._leave(key, limiter)
 
-    def acquire_sync(
-        self, key: Hashable, cost: float = 1, *, timeout: float | None = None
-    ) -> float:
+    def acquire_sync(self, key: Hashable, cost: Cost = 1, *, timeout: float | None = None) -> float:
         """`Limiter.acquire_sync` for `key`: seconds waited. KeysFull if there is no room."""
         limiter = self._enter(key, self._found(key))
         try:
@@ -131,7 +128,7 @@ class Keyed:
         finally:
             self._leave(key, limiter)
 
-    def charge(self, key: Hashable, cost: float, now: float | None = None) -> None:
+    def charge(self, key: Hashable, cost: Cost, now: float | None = None) -> None:
         """`Limiter.charge` for `key`. KeysFull if it is unknown and there is no room for it."""
         return self._spend(key, now, Limiter.charge, cost=cost, now=now)
 
@@ -141,7 +138,7 @@ class Keyed:
 
     # ---------------------------------------------------------------- verbs that store nothing
 
-    def refund(self, key: Hashable, cost: float, now: float | None = None) -> None:
+    def refund(self, key: Hashable, cost: Cost, now: float | None = None) -> None:
         """`Limiter.refund` for `key`."""
         return self._look(key, Limiter.refund, cost=cost, now=now)
 
@@ -149,11 +146,11 @@ class Keyed:
         """`Limiter.resume` for `key`."""
         return self._look(key, Limiter.resume)
 
-    def ready_at(self, key: Hashable, now: float | None = None, cost: float = 1) -> float:
+    def ready_at(self, key: Hashable, now: float | None = None, cost: Cost = 1) -> float:
         """`Limiter.ready_at` for `key`: an instant, inf: never."""
         return self._look(key, Limiter.ready_at, now=now, cost=cost)
 
-    def delay(self, key: Hashable, now: float | None = None, cost: float = 1) -> float:
+    def delay(self, key: Hashable, now: float | None = None, cost: Cost = 1) -> float:
         """`Limiter.delay` for `key`: seconds, inf: never."""
         return self._look(key, Limiter.delay, now=now, cost=cost)
 
@@ -236,10 +233,9 @@ class Keyed:
     def _look(
         self,
         key: Hashable,
-        verb: Callable[Concatenate[Limiter, _P], _T],
+        verb: Callable[..., _T],
         /,
-        *args: _P.args,
-        **given: _P.kwargs,
+        **given: Any,
     ) -> _T:
         """Call the verb of this name, with arguments given by name."""
         found = self._found(key)
@@ -253,10 +249,9 @@ class Keyed:
         self,
         key: Hashable,
         now: float | None,
-        verb: Callable[Concatenate[Limiter, _P], _T],
+        verb: Callable[..., _T],
         /,
-        *args: _P.args,
-        **given: _P.kwargs,
+        **given: Any,
     ) -> _T:
         # The user's factory runs outside the lock; who was quicker by then, counts.
         found = self._found(key)
@@ -409,23 +404,23 @@ class Key(Entering):
         self._keyed = keyed
         self._key = key
 
-    def allow(self, now: float | None = None, cost: float = 1) -> bool:
+    def allow(self, now: float | None = None, cost: Cost = 1) -> bool:
         """`Keyed.allow`."""
         return self._keyed.allow(self._key, now, cost)
 
-    async def acquire(self, cost: float = 1, *, timeout: float | None = None) -> float:
+    async def acquire(self, cost: Cost = 1, *, timeout: float | None = None) -> float:
         """`Keyed.acquire`."""
         return await self._keyed.acquire(self._key, cost, timeout=timeout)
 
-    def acquire_sync(self, cost: float = 1, *, timeout: float | None = None) -> float:
+    def acquire_sync(self, cost: Cost = 1, *, timeout: float | None = None) -> float:
         """`Keyed.acquire_sync`."""
         return self._keyed.acquire_sync(self._key, cost, timeout=timeout)
 
-    def charge(self, cost: float, now: float | None = None) -> None:
+    def charge(self, cost: Cost, now: float | None = None) -> None:
         """`Keyed.charge`."""
         return self._keyed.charge(self._key, cost, now)
 
-    def refund(self, cost: float, now: float | None = None) -> None:
+    def refund(self, cost: Cost, now: float | None = None) -> None:
         """`Keyed.refund`."""
         return self._keyed.refund(self._key, cost, now)
 
@@ -437,11 +432,11 @@ class Key(Entering):
         """`Keyed.resume`."""
         return self._keyed.resume(self._key)
 
-    def ready_at(self, now: float | None = None, cost: float = 1) -> float:
+    def ready_at(self, now: float | None = None, cost: Cost = 1) -> float:
         """`Keyed.ready_at`."""
         return self._keyed.ready_at(self._key, now, cost)
 
-    def delay(self, now: float | None = None, cost: float = 1) -> float:
+    def delay(self, now: float | None = None, cost: Cost = 1) -> float:
         """`Keyed.delay`."""
         return self._keyed.delay(self._key, now, cost)
 

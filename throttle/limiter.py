@@ -15,18 +15,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from math import inf
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from throttle import checks, clock, snapshot, waiting
 from throttle.entering import Entering
 from throttle.errors import CostTooLarge
 from throttle.lock import LOCK
 
-__all__ = ["Limiter", "Stats", "SupportsAcquire", "Waited", "is_limiter"]
+if TYPE_CHECKING:
+    from throttle.algorithms.all_of import AllOf
+
+__all__ = ["Cost", "Limiter", "Stats", "SupportsAcquire", "Waited", "is_limiter"]
 
 # `with` costs as much again as the lock itself. `_acquire` stands inside its `try`, so that an
 # interrupt right after it cannot leave the lock held for ever.
 _acquire, _release = LOCK.acquire, LOCK.release
+
+#: Permits; of a composite also one number for each member.
+Cost = float | tuple[float, ...]
 
 _ONE = 1
 _T = TypeVar("_T", bound="Limiter")
@@ -290,6 +296,8 @@ class Limiter(Entering):
 
     def _back(self, now: float) -> float:
         last = self._last
+        if now != now:
+            raise ValueError(f"clock must tell seconds, not {now!r}")
         if last == inf:  # made with `initial=`: written down at instant 0 of no clock yet
             self._shift(now)
         elif last - now <= self._span() + clock.tolerance(last):
@@ -335,7 +343,7 @@ class Limiter(Entering):
                 now = clock.now() if self._clock is None else self._clock()
             elif type(now) is not float or not -inf < now < inf:
                 now = checks.finite("now", now)
-            if now < self._last:
+            if not now >= self._last:
                 now = self._back(now)
             if (self._side is None or not self._shut(now)) and self._try(now, cost):
                 self._granted += 1
@@ -376,7 +384,7 @@ class Limiter(Entering):
         except BaseException:
             waiting.abandon(waiter)
             raise
-        return self._told(cost, self._now() - waiter.arrived)
+        return self._told(cost, waiting.stood(waiter, self._now()))
 
     def acquire_sync(self, cost: float = 1, *, timeout: float | None = None) -> float:
         """`acquire` for a thread: blocks it until its turn; answers the seconds waited.
@@ -402,7 +410,7 @@ class Limiter(Entering):
         except BaseException:
             waiting.abandon(waiter)
             raise
-        return self._told(cost, self._now() - waiter.arrived)
+        return self._told(cost, waiting.stood(waiter, self._now()))
 
     def ready_at(self, now: float | None = None, cost: float = 1) -> float:
         """The instant at which `cost` fits for a newcomer at the end of the line; inf: never."""
@@ -447,7 +455,7 @@ class Limiter(Entering):
         """Let nobody in for `seconds` (inf: until `resume`). The latest deadline of all wins."""
         seconds = checks.non_negative("seconds", seconds, infinite=True)
         with LOCK:
-            until = self._given(now) + seconds
+            until = self._settle(self._given(now)) + seconds
             if self._side is None:
                 self._side = waiting.Side()
             self._side.paused_until = max(self._side.paused_until, until)
@@ -538,7 +546,7 @@ class Limiter(Entering):
 
     # ---------------------------------------------------------------- the shorter forms
 
-    def __and__(self, other: Limiter) -> Limiter:
+    def __and__(self, other: Limiter) -> AllOf:
         """`a & b`: both, all or nothing."""
         if not isinstance(other, Limiter):
             return NotImplemented

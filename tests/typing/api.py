@@ -16,6 +16,7 @@ from typing import reveal_type
 from throttle import (
     AllOf,
     Concurrency,
+    FileLimiter,
     Keyed,
     Limiter,
     Rate,
@@ -133,14 +134,28 @@ def arguments(keyed: Keyed) -> None:
     throttle(functions)  # E: [call-overload]
     Keyed(lambda: TokenBucket(1))
     Keyed(lambda key: TokenBucket(1))
+    Keyed(lambda key: FileLimiter(f"/tmp/{key}", TokenBucket(1)))
+    Keyed(OnlyAcquire)
     Keyed(TokenBucket(1))  # E: [arg-type]
 
 
 async def verbs(limiter: Limiter, slots: Concurrency, keyed: Keyed) -> None:
     reveal_type(await limiter.acquire(2, timeout=1))  # R: float
-    reveal_type(limiter & TokenBucket(1))  # R: Limiter
+    reveal_type(limiter & TokenBucket(1))  # R: AllOf
     reveal_type(keyed["a"].allow())  # R: bool
     reveal_type(await keyed.acquire("a", 2))  # R: float
+    both = limiter & TokenBucket(1)
+    reveal_type(both.allow(cost=(1, 2)))  # R: bool
+    reveal_type(await AllOf(limiter, limiter).acquire((1, 2000)))  # R: float
+    both.acquire_sync((1, 2), timeout=1)
+    reveal_type(both.ready_at(cost=(1, 2)) + both.delay(1.0, (1, 2)))  # R: float
+    both.charge((1, 2))
+    both.refund((1, 2), 1.0)
+    reveal_type(both & both)  # R: AllOf
+    limiter.allow(cost=(1, 2))  # E: [arg-type]
+    both.allow(cost="1")  # E: [arg-type]
+    keyed.allow("a", cost=(1, 2))
+    await keyed["a"].acquire((1, 2))
     async with limiter, slots, keyed["a"]:
         pass
     with limiter as same, slots as same_slots:

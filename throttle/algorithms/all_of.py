@@ -13,10 +13,10 @@ and members may stand alone or belong to other composites at the same time.
 from __future__ import annotations
 
 from math import floor, inf
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from throttle.checks import non_negative
-from throttle.limiter import Limiter
+from throttle.limiter import Cost, Limiter
 from throttle.lock import LOCK
 from throttle.snapshot import describe
 
@@ -162,6 +162,22 @@ class AllOf(Limiter):
 
     def _clone(self) -> AllOf:
         return AllOf(*(member._clone() for member in self._members))
+
+    if TYPE_CHECKING:  # the verbs are those of every limiter, and take a tuple as well
+
+        def allow(self, now: float | None = None, cost: Cost = 1) -> bool: ...
+
+        async def acquire(self, cost: Cost = 1, *, timeout: float | None = None) -> float: ...
+
+        def acquire_sync(self, cost: Cost = 1, *, timeout: float | None = None) -> float: ...
+
+        def ready_at(self, now: float | None = None, cost: Cost = 1) -> float: ...
+
+        def delay(self, now: float | None = None, cost: Cost = 1) -> float: ...
+
+        def charge(self, cost: Cost, now: float | None = None) -> None: ...
+
+        def refund(self, cost: Cost, now: float | None = None) -> None: ...
 
     def __repr__(self) -> str:
         return f"AllOf({', '.join(map(repr, self._members))})"
