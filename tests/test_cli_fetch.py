@@ -1,21 +1,25 @@
-"""`throttle fetch`: what it downloads, what it keeps, and how it ends."""
+"""`throttle fetch`: what it downloads, what it keeps, how it ends, and what it shows."""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import io
-import json
 import os
+import pty
+import random
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from helpers.fetching import check_files, manifest
+from aiohttp import web
+from helpers.fetching import check_files, fetch, manifest, program
 
 from throttle.cli import main
 from throttle.cli.store import Store
@@ -75,32 +79,216 @@ def test_a_body_that_is_too_large_leaves_nothing_behind(
     server: RateLimitedServer, tmp_path: Path
 ) -> None:
     url = server.url_for("/big?bytes=100000")
-    assert main(["fetch", url, "--max-bytes", "10k", "--out", str(tmp_path)]) == 1
+    assert fetch(tmp_path, url, "--max-bytes", "10k") == 1
     assert "10240" in manifest(tmp_path)[0]["error"]
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "manifest.jsonl"]
 
 
-def test_ctrl_c_ends_with_a_true_manifest(server: RateLimitedServer, tmp_path: Path) -> None:
-    urls = tmp_path / "urls.txt"
-    urls.write_text("\n".join(server.url_for(f"/{n}?bytes=1000") for n in range(500)))
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "throttle", "fetch", str(urls)]
-    program = subprocess.Popen(
-        [*command, "--rate", "50/s", "--out", str(out)], stderr=subprocess.PIPE, text=True
-    )
-    while not (out / "manifest.jsonl").exists() or not manifest_lines(out):
-        assert program.poll() is None
-    os.kill(program.pid, signal.SIGINT)
-    _, said = program.communicate(timeout=30)
-    assert program.returncode == 130, said
-    assert "interrupted" in said
+async def slowly(request: web.Request) -> web.StreamResponse:
+    """A body that takes a while, so that a kill finds it half done."""
+    if request.path == "/robots.txt":
+        raise web.HTTPNotFound
+    body = request.path.encode() * 4000
+    response = web.StreamResponse()
+    response.content_length = len(body)
+    with suppress(ConnectionError):  # the other side was killed
+        await response.prepare(request)
+        for start in range(0, len(body), 2000):
+            await response.write(body[start : start + 2000])
+            await asyncio.sleep(0.01)
+    return response
+
+
+def listed(server: RateLimitedServer, folder: Path, count: int) -> Path:
+    path = folder / "urls.txt"
+    path.write_text("\n".join(server.url_for(f"/{n}") for n in range(count)))
+    return path
+
+
+def test_kills_at_any_moment_lose_and_repeat_nothing_that_was_finished(tmp_path: Path) -> None:
+    out, dice, count = tmp_path / "out", random.Random(7), 120
+    finished: dict[str, dict[str, Any]] = {}
+    half_done = 0
+    with RateLimitedServer("inf", handler=slowly) as server:
+        urls = listed(server, tmp_path, count)
+        for _ in range(6):
+            running = program(out, str(urls), "--concurrency", "4", rate="60/s")
+            seen = len(manifest(out))
+            while len(manifest(out)) < seen + 5:  # it is at work
+                assert running.poll() is None
+            time.sleep(dice.random() * 0.05)
+            running.kill()
+            running.communicate(timeout=30)
+            half_done += any((out / ".parts").iterdir())
+            check_files(out, killed=True)
+            before, finished = finished, {line["url"]: line for line in manifest(out)}
+            assert before.items() <= finished.items()
+            asked = len(server.requests)
+            done_before = {url.removeprefix(server.url) for url in finished}
+        assert fetch(out, str(urls)) == 0
+        assert not done_before & {arrival.path for arrival in server.requests[asked:]}
+    assert half_done
     check_files(out)
-    assert main(["fetch", str(urls), "--rate", "2000/s", "--out", str(out)]) == 0
-    assert len({line["url"] for line in manifest(out)}) == len(manifest(out)) == 500
+    assert sorted(line["url"] for line in manifest(out)) == sorted(urls.read_text().split())
+    assert not (out / ".parts").exists()
 
 
-def manifest_lines(folder: Path) -> int:
-    return (folder / "manifest.jsonl").read_bytes().count(b"\n")
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_ctrl_c_ends_with_a_true_manifest(
+    number: signal.Signals, code: int, said: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with RateLimitedServer("inf", handler=slowly) as server:
+        urls = listed(server, tmp_path, 500)
+        running = program(out, str(urls), rate="50/s")
+        while not manifest(out):
+            assert running.poll() is None
+        running.send_signal(number)
+        _, told = running.communicate(timeout=30)
+        assert running.returncode == code, told
+        assert said in told
+        assert "50/s" in told  # the summary is there all the same
+        check_files(out)
+        assert not (out / ".parts").exists()
+        done = {line["url"] for line in manifest(out)}
+        assert 0 < len(done) < 500
+        assert all("file" in line for line in manifest(out))
+
+
+def test_a_slow_list_holds_up_nobody_and_ctrl_c_ends_it(
+    server: RateLimitedServer, tmp_path: Path
+) -> None:
+    running = program(tmp_path, "-", stdin=subprocess.PIPE)
+    assert running.stdin is not None
+    running.stdin.write(server.url_for("/a") + "\n")
+    running.stdin.flush()
+    while not manifest(tmp_path):  # the list has not ended
+        assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "Traceback" not in told
+    assert "Fatal" not in told
+    check_files(tmp_path)
+
+
+def test_lines_that_are_no_urls_are_told_and_the_rest_goes_on(
+    server: RateLimitedServer, tmp_path: Path
+) -> None:
+    lines = [b"garbage", b"http://", b"http://[bad/", b"mailto:a@b", b"\xff\xfe", b"garbage"]
+    lines += [server.url_for("/a").encode(), server.url_for("/").encode() + b"\xe4"]
+    urls = tmp_path / "urls.txt"
+    urls.write_bytes(b"\n".join(lines))
+    assert fetch(tmp_path / "out", str(urls), "--no-robots") == 1
+    made = manifest(tmp_path / "out")
+    assert len(made) == 7  # each once
+    assert sum("file" in line for line in made) == 2
+    assert {arrival.path for arrival in server.requests} == {"/a", "/%E4"}
+    assert fetch(tmp_path / "out", str(urls), "--no-robots") == 1
+    assert len(server.requests) == 2
+    assert len(manifest(tmp_path / "out")) == 7
+
+
+def test_an_empty_list_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "urls.txt").write_text("# nothing today\n")
+    assert fetch(tmp_path / "out", str(tmp_path / "urls.txt")) == 0
+    assert "0 fetched" in capsys.readouterr().err
+
+
+def test_spellings_of_one_url_are_fetched_once(server: RateLimitedServer, tmp_path: Path) -> None:
+    url = server.url_for("/a")
+    words = [url, url + "#part", url.replace("/a", "/x/../%61"), url.replace("http:", "HTTP:")]
+    assert fetch(tmp_path, *words, "--no-robots") == 0
+    assert [line["url"] for line in manifest(tmp_path)] == [url]
+    assert fetch(tmp_path, *reversed(words), "--no-robots") == 0
+    assert server.admitted == 1
+
+
+def test_a_disk_that_cannot_be_written_to_ends_the_run(
+    server: RateLimitedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / server.url.removeprefix("http://").replace(":", "_")).write_text("in the way")
+    words = [server.url_for(f"/{n}") for n in range(50)]
+    assert fetch(out, *words, "--no-robots", "--concurrency", "1") == 2
+    said = capsys.readouterr().err
+    assert str(out) in said
+    assert said.count("\n") == 1
+    assert server.admitted == 1  # it does not go on asking for what it cannot keep
+    assert not [path for path in out.iterdir() if path.is_dir()]
+
+
+def test_refusals_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RateLimitedServer("4/s", dialect="none") as server:
+        words = [server.url_for(f"/{n}") for n in range(6)]
+        assert fetch(tmp_path, *words, "--no-robots", "--tries", "9") == 0
+        refused = server.refused
+    assert refused > 0
+    assert sum(line["tries"] - 1 for line in manifest(tmp_path)) == refused
+    told = capsys.readouterr().err.splitlines()
+    (row,) = [line.split() for line in told if "127.0.0.1" in line]
+    assert row[1:4] == ["6", "0", str(refused)]
+
+
+# -------------------------------------------------------------------- what is shown
+
+
+def in_a_terminal(command: list[str], **environment: str) -> str:
+    """What a program writes to a terminal of 100 columns."""
+    ours, theirs = pty.openpty()
+    running = subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment},
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the other end was closed: the program has ended
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    os.close(ours)
+    assert running.wait(timeout=30) == 0
+    return shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("environment", "moves", "colours"),
+    [({}, True, True), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, False, False)],
+    ids=["terminal", "no colour", "dumb"],
+)
+def test_a_terminal_shows_how_it_goes(
+    environment: dict[str, str],
+    moves: bool,
+    colours: bool,
+    server: RateLimitedServer,
+    tmp_path: Path,
+) -> None:
+    words = [server.url_for(f"/{n}") for n in range(9)]
+    command = [sys.executable, "-m", "throttle", "fetch", *words, "--rate", "6/s"]
+    shown = in_a_terminal([*command, "--out", str(tmp_path)], **environment)
+    assert "9 fetched" in shown
+    assert ("next in" in shown) == moves
+    assert ("of 9" in shown) == moves
+    assert bool(re.search(r"\x1b\[(3|4)[0-9;]+m", shown)) == colours
+
+
+def test_a_pipe_gets_the_table_and_nothing_that_moves(
+    server: RateLimitedServer, tmp_path: Path
+) -> None:
+    running = program(tmp_path, server.url_for("/a"), server.url_for("/b"))
+    _, told = running.communicate(timeout=30)
+    assert "\x1b" not in told
+    assert "\r" not in told
+    assert "next in" not in told
+    assert [line.split()[:4] for line in told.splitlines() if "127.0.0.1" in line] == [
+        ["127.0.0.1", "2", "0", "0"]
+    ]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -51,6 +52,8 @@ class _Job:
     tries: int = 0
     """Requests that were sent for it and answered, or failed; the one under way is not counted."""
     waited: float = 0.0
+    part: Path | None = None
+    """Its whole body, under a temporary name."""
 
 
 _job: ContextVar[_Job] = ContextVar("job")
@@ -116,12 +119,22 @@ class Download:
                 line["error"] = _told(error)
                 if isinstance(error, RobotsDisallowed) and error.reason is None:
                     tally.count(forbidden=1)
-        if "error" in line:
+        line["tries"], line["waited"] = job.tries, round(job.waited, 3)
+        if job.part is None:
             tally.count(failed=1, waited=job.waited)
         else:
             tally.count(fetched=1, size=line["bytes"], waited=job.waited)
-        line["tries"], line["waited"] = job.tries, round(job.waited, 3)
-        self._store.write(line)
+            line["file"] = self._keep(job.part, target.key)
+        self._store.write(line)  # at once: a kill in between would have it fetched again
+
+    def _keep(self, part: Path, key: str) -> str:
+        try:
+            return self._store.keep(part, key)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> UsageError:
+        return UsageError(f"cannot write to {self._store.folder}: {error}")
 
     async def _fetch(self, target: Target, job: _Job, line: dict[str, Any], tally: Tally) -> None:
         while not await self._try(target, job, line, tally):
@@ -146,8 +159,9 @@ class Download:
                 line["status"] = response.status
                 if response.url != url:
                     line["final"] = str(response.url)
-                line.update(await self._save(response, target.key))
+                part = await self._save(response, line)
             job.tries += 1
+            job.part = part
             return True
         except RobotsDisallowed:
             raise  # nothing was sent
@@ -163,8 +177,8 @@ class Download:
         finally:
             tally.note(time.monotonic(), job.tries - before)
 
-    async def _save(self, response: aiohttp.ClientResponse, key: str) -> dict[str, Any]:
-        """Stream the body to disk; it gets its name when it is whole."""
+    async def _save(self, response: aiohttp.ClientResponse, line: dict[str, Any]) -> Path:
+        """Stream the body to disk, and tell of it in the line; its temporary name."""
         if not 200 <= response.status < 300 or response.status == 206:
             raise _RefusedError(f"status {response.status}")
         self._check_size(response.content_length or 0)
@@ -179,16 +193,16 @@ class Download:
                         digest.update(piece)
                         file.write(piece)
                 decoder.finish()
-            name = self._store.keep(part, key)
         except OSError as error:
             part.unlink(missing_ok=True)
             if isinstance(error, (aiohttp.ClientError, TimeoutError)):
                 raise
-            raise UsageError(f"cannot write to {self._store.folder}: {error}") from error
+            raise self._unwritable(error) from error
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-        return {"bytes": size, "sha256": digest.hexdigest(), "file": name}
+        line["bytes"], line["sha256"] = size, digest.hexdigest()
+        return part
 
     def _check_size(self, size: int) -> None:
         if self._most is not None and size > self._most:

@@ -178,10 +178,11 @@ class _Fetch:
                 await self._sharing.check()
             with Store(self._options.out, lambda url: _is_new(todo, url)) as store:
                 return await self._until_the_end(source, todo, store)
-        except BaseExceptionGroup as group:
-            raise _first(group) from None
-        except self._fatal as error:
-            raise UsageError(f"the shared limits cannot be used: {error}") from error
+        except Exception as error:
+            first = _first(error)
+            if isinstance(first, self._fatal) or isinstance(first.__cause__, self._fatal):
+                raise UsageError(f"the shared limits cannot be used: {first}") from first
+            raise first from None
         finally:
             todo.close()
             if self._sharing is not None:
@@ -284,10 +285,9 @@ def _is_new(todo: Todo, url: str) -> bool:
         return todo.is_new(url)
 
 
-def _first(group: BaseExceptionGroup) -> BaseException:
+def _first(error: Exception) -> Exception:
     """Workers fail together; the first tells as much as all."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
 
