@@ -47,6 +47,7 @@ __all__ = [
     "join",
     "leave",
     "retuned",
+    "stood",
     "this_loop",
     "this_thread",
 ]
@@ -142,13 +143,18 @@ def leave(waiter: Any) -> None:
         return
     moment, *instants = grant
     asker._granted -= 1
-    asker._waited -= moment - waiter.arrived
+    asker._waited -= stood(waiter, moment)
     for (leaf, share), at in zip(shares, instants, strict=True):
         leaf._refund(leaf._settle(leaf._now()), share, at)
         if leaf is not asker:
             leaf._granted -= 1
     for leaf, _ in shares:
         changed(leaf, eased=True)
+
+
+def stood(waiter: Any, until: float) -> float:
+    """Seconds that a waiter has waited; not below 0 where its clock was set back meanwhile."""
+    return max(0.0, until - waiter.arrived)
 
 
 def _bury() -> None:
@@ -350,7 +356,7 @@ def _let_in(waiter: Any, line: Line, now: float) -> float | None:
     if side.groups:
         side.version += 1
     leaf._granted += 1
-    leaf._waited += now - waiter.arrived
+    leaf._waited += stood(waiter, now)
     line.remove(waiter)
     waiter.wake((now, at))
     return None
@@ -371,7 +377,7 @@ def _let_in_guest(waiter: Any, line: Line, now: float, todo: list[Queue]) -> flo
         if group.forecast is not None:
             group.forecast.went(now - due, _GRACE)
         needs.asker._granted += 1
-        needs.asker._waited += now - waiter.arrived
+        needs.asker._waited += stood(waiter, now)
         _take_out(waiter, group, todo)
         waiter.wake((now, *instants))
         return None

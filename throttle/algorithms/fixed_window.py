@@ -40,7 +40,10 @@ class FixedWindow(Window):
             return opened, spent
         if self._over(spent) <= 0:
             return -inf, 0
-        over = max(1, floor((now - opened) / self._window))
+        passed = (now - opened) / self._window
+        if passed > 1 + spent / self._limit:  # also where a float cannot tell how many they are
+            return -inf, 0
+        over = max(1, floor(passed))
         if now < opened + over * self._window:
             over -= 1
         owed = spent - over * self._limit

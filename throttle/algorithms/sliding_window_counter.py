@@ -20,7 +20,7 @@ are those of the windows number `_index - 1` and `_index`, and no later window h
 
 from __future__ import annotations
 
-from math import floor, inf, ulp
+from math import inf, ulp
 from typing import Any, final
 
 from throttle.algorithms.window import Window
@@ -51,7 +51,7 @@ class SlidingWindowCounter(Window):
             return index, previous, current
         if now < self._origin + (index + 2) * self._window:
             return index + 1, current, 0
-        return max(index + 2, floor((now - self._origin) / self._window)), 0, 0
+        return index + 2, 0, 0  # or any later one: the next call starts windows of its own
 
     def _ready_at(self, now: float, cost: float) -> float:
         if cost > self._limit:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from throttle import waiting
 from throttle.checks import non_negative, positive
 from throttle.limiter import Limiter
 from throttle.lock import LOCK
@@ -53,6 +54,8 @@ class Window(Limiter):
             if to > at:
                 self._refund(now, cost, at)
                 self._spend(to, cost)
+                if self._side is not None:
+                    waiting.changed(self)
 
     def _checked_limit(self, limit: object) -> float:
         return positive("limit", limit)
