@@ -24,6 +24,8 @@ from throttle import (
     AllOf,
     Concurrency,
     CostTooLarge,
+    FileLocked,
+    FileRefused,
     FixedWindow,
     LeakyBucket,
     Limiter,
@@ -37,7 +39,7 @@ from throttle import (
 )
 from throttle.shared import crowd, statefile
 from throttle.shared.crowd import Head
-from throttle.shared.file import FileLimiter, FileLocked, FileRefused
+from throttle.shared.file import FileLimiter
 from throttle.shared.statefile import Record, StateFile
 
 

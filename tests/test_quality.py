@@ -62,6 +62,13 @@ def test_the_installed_wheel_works_with_its_base_dependencies_alone(
         "assert TokenBucket(1).allow(0.0)\n"
         "from importlib.resources import files\n"
         "assert (files('throttle') / 'py.typed').is_file()\n"
+        "assert throttle.__version__\n"
+        "from throttle import *\n"
+        "for make, extra in (lambda: RedisLimiter(None, 'a', TokenBucket(1)), 'redis'), "
+        "(lambda: PoliteSession(user_agent='a (a@example.org)'), 'scrape'):\n"
+        "    try: make()\n"
+        "    except ImportError as error: assert f'throttle-asyncio[{extra}]' in str(error)\n"
+        "    else: raise AssertionError(extra)\n"
     )
     run(python, "-I", "-c", program, cwd=tmp_path)
     run(str(tmp_path / "venv/bin/throttle"), "--version", cwd=tmp_path)

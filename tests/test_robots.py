@@ -459,7 +459,11 @@ def test_wrong_arguments_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["import throttle.http.robots", "from throttle import PoliteSession"]
+    "code",
+    [
+        "import throttle.http.robots",
+        "from throttle import *; PoliteSession(user_agent='a@b.example')",
+    ],
 )
 def test_without_protego_one_line_says_what_to_install(code: str) -> None:
     hidden = f"import sys; sys.modules['protego'] = None; {code}"

@@ -7,10 +7,16 @@
     ├── KeysFull                        a `Keyed` remembers `max_keys` keys, all of them in use
     ├── QueueFull                       `max_waiting` callers stand in line already
     ├── ServerThrottled                 a server said stop, and the retries are over
-    └── RobotsDisallowed (PermissionError)  robots.txt does not let this crawler fetch the URL
+    ├── RobotsDisallowed (PermissionError)  robots.txt does not let this crawler fetch the URL
+    ├── FileLocked      (TimeoutError)  another process keeps the lock of a `FileLimiter`'s file
+    └── FileRefused     (ValueError)    what lies at the path of a `FileLimiter` is not its state
 
-Each is also the standard exception a caller would expect, and carries its data as attributes, so
-that nobody has to read a number out of a text. Errors pickle, so that they cross process pools.
+What others raise passes through as it is: aiohttp's and httpx's errors, redis-py's where the server
+of a `RedisLimiter` does not answer, the system's OSError.
+
+Each of these is also the standard exception a caller would expect, and carries its data as
+attributes, so that nobody has to read a number out of a text. Errors pickle, so that they cross
+process pools.
 """
 
 from __future__ import annotations
@@ -19,6 +25,8 @@ from typing import Any
 
 __all__ = [
     "CostTooLarge",
+    "FileLocked",
+    "FileRefused",
     "KeysFull",
     "QueueFull",
     "RateLimited",
@@ -135,3 +143,25 @@ class RobotsDisallowed(ThrottleError, PermissionError):
         self.url = url
         self.user_agent = user_agent
         self.reason = reason
+
+
+class FileLocked(ThrottleError, TimeoutError):
+    """Another process keeps the lock of the file: it was stopped or is stuck. Nothing was taken.
+
+    `path` – which file; `seconds` – how long it was tried for.
+    """
+
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__(
+            f"{path!r} has been locked by another process for {seconds:.3g} s (is it stopped?)"
+        )
+        self.path = path
+        self.seconds = seconds
+
+
+class FileRefused(ThrottleError, ValueError):
+    """The file is not the state of this limiter; it was left as it is. `path` – which file."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path!r} {why}; the file was not touched")
+        self.path = path

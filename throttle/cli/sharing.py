@@ -63,7 +63,8 @@ async def _nothing() -> None:
 
 def in_folder(folder: Path) -> Sharing:
     """One file a limit; for the runs of one machine."""
-    from throttle.shared.file import FileLimiter, FileLocked, FileRefused
+    from throttle.errors import FileLocked, FileRefused
+    from throttle.shared.file import FileLimiter
 
     def make(place: str, rates: tuple[Rate, ...]) -> SupportsAcquire:
         return FileLimiter(folder / _file_name(place), limiter_for(map(late, rates)))

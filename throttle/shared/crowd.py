@@ -31,11 +31,12 @@ from time import time as wall_clock
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from throttle import waiting
+from throttle.errors import FileLocked, FileRefused
 from throttle.limiter import Limiter
 from throttle.lock import LOCK
 from throttle.parking import Place
 from throttle.shared.model import Model, rebuilt
-from throttle.shared.statefile import FileLocked, FileRefused, Record, StateFile, boot_id
+from throttle.shared.statefile import Record, StateFile, boot_id
 
 __all__ = ["Door", "Shared", "naps"]
 

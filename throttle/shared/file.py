@@ -27,9 +27,8 @@ from throttle.limiter import Limiter, Stats
 from throttle.lock import LOCK
 from throttle.parking import Place, this_loop, this_thread
 from throttle.shared.crowd import Door, Shared, naps
-from throttle.shared.statefile import FileLocked, FileRefused
 
-__all__ = ["FileLimiter", "FileLocked", "FileRefused"]
+__all__ = ["FileLimiter"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -29,7 +29,7 @@ import zlib
 from contextlib import suppress
 from typing import NamedTuple
 
-from throttle.errors import ThrottleError
+from throttle.errors import FileRefused
 
 try:
     import fcntl
@@ -39,7 +39,7 @@ try:
 except ImportError:  # said at construction, where somebody can read it
     fcntl = mmap = None  # type: ignore[assignment]
 
-__all__ = ["FileLocked", "FileRefused", "Record", "StateFile", "boot_id"]
+__all__ = ["Record", "StateFile", "boot_id"]
 
 _MAGIC = b"throttle"
 _VERSION = 1
@@ -54,28 +54,6 @@ _SLOTS = _PAGE + 64  # the byte that names the slot has a cache line of its own
 _TRIES = 12
 #: Seconds after which an open file is compared with what lies at its path.
 _RECHECK = 1.0
-
-
-class FileRefused(ThrottleError, ValueError):
-    """The file is not the state of this limiter; it was left as it is. `path` – which file."""
-
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"{path!r} {why}; the file was not touched")
-        self.path = path
-
-
-class FileLocked(ThrottleError, TimeoutError):
-    """Another process keeps the lock of the file: it was stopped or is stuck. Nothing was taken.
-
-    `path` – which file; `seconds` – how long it was tried for.
-    """
-
-    def __init__(self, path: str, seconds: float) -> None:
-        super().__init__(
-            f"{path!r} has been locked by another process for {seconds:.3g} s (is it stopped?)"
-        )
-        self.path = path
-        self.seconds = seconds
 
 
 class Record(NamedTuple):
