@@ -83,6 +83,7 @@ class Call:
         "_attempts",
         "_began",
         "_engine",
+        "_heard",
         "_lease",
         "_not_before",
         "_origin",
@@ -102,6 +103,7 @@ class Call:
             engine.budget.deposit(self._started)
         self._origin: Origin | None = None
         self._under_way = False
+        self._heard: Signal | None = None  # what `went_well` has read already
         self._sent = 0.0  # on the limiter's clock
         self._began = 0.0
         self._lease: _Lease | None = None
@@ -260,7 +262,9 @@ class Call:
         engine = self._engine
         if status >= 400 or engine.guard is not None or engine.signals is not None:
             return False
-        if read_signal(status, headers, now=engine.wall()) is not SILENT:
+        signal = read_signal(status, headers, now=engine.wall())
+        if signal is not SILENT:
+            self._heard = signal
             return False
         origin = self._origin
         if origin is not None:
@@ -276,7 +280,9 @@ class Call:
         self.ended()
         engine = self._engine
         overrides = None if engine.signals is None else engine.signals(url)
-        signal = read_signal(status, headers, body=body, now=engine.wall(), overrides=overrides)
+        signal, self._heard = self._heard, None
+        if signal is None or body is not None:
+            signal = read_signal(status, headers, body=body, now=engine.wall(), overrides=overrides)
         if status < 400 and not signal.throttled:
             # What was done is no try that failed: a redirect leaves as many for where it leads.
             decision = _FINE
