@@ -8,13 +8,17 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from math import isfinite
 
 __all__ = ["PATTERNS", "burst", "bursts", "from_log", "poisson", "steady"]
 
 #: The time in a line of the common or combined log format: [10/Oct/2000:13:55:36 -0700].
-_STAMP = re.compile(r"\[(\d{1,2}/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d(?:\.\d+)? [+-]\d{4})\]")
+_STAMP = re.compile(
+    r"\[(\d{1,2})/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d(?:\.\d+)?) ([+-]\d\d)(\d\d)\]",
+    re.ASCII,
+)
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _EPOCH = re.compile(r"\s*(\d+(?:\.\d+)?)(?=[\s,;]|$)")
 
 
@@ -61,12 +65,14 @@ def _times(lines: Iterable[str]) -> Iterator[float]:
     for line in lines:
         stamp = _STAMP.search(line)
         if stamp is not None:
-            text = stamp[1]
-            form = "%d/%b/%Y:%H:%M:%S.%f %z" if "." in text else "%d/%b/%Y:%H:%M:%S %z"
+            day, month, year, hour, minute, second, zone, rest = stamp.groups()
             try:
-                yield datetime.strptime(text, form).timestamp()
+                date = datetime(int(year), _MONTHS.index(month) + 1, int(day), tzinfo=UTC)
             except ValueError:
                 continue
+            offset = int(f"{zone[0]}1") * (3600 * int(zone[1:]) + 60 * int(rest))
+            since = 3600 * int(hour) + 60 * int(minute) + float(second)
+            yield date.timestamp() + since - offset
         elif (epoch := _EPOCH.match(line)) is not None:
             instant = float(epoch[1])
             if isfinite(instant):

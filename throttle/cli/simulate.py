@@ -1,6 +1,6 @@
 """`throttle simulate`: the same arrivals against any limiters, side by side.
 
-Each limiter is run twice on virtual time: once by callers who take no for an answer (`allow`), once
+Each limiter is run twice, time handed in: once by callers who take no for an answer (`allow`), once
 by callers who wait in line (`acquire`). What is shown of the first is how many were granted and the
 most in any window; of the second, how long they waited.
 """
@@ -8,22 +8,20 @@ most in any window; of the second, how long they waited.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from throttle.cli import options as types
 from throttle.cli.arrivals import PATTERNS, from_log
 from throttle.cli.options import UsageError, missing
 from throttle.cli.specs import factory
+from throttle.cli.terminal import clean, console, table
 from throttle.clock import tolerance
-from throttle.errors import CostTooLarge
 from throttle.limiter import Limiter
-from throttle.testing import virtual_time
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "Outcome", "declare", "run", "simulate"]
 
@@ -115,11 +113,12 @@ def run(options: argparse.Namespace) -> int:
     _show(options, arrivals, outcomes)
     if options.plot is not None:
         try:
-            from throttle.cli.picture import draw
+            from throttle.cli.picture import Row, draw
         except ImportError:
             raise missing("matplotlib", "plot") from None
         try:
-            draw(outcomes, options.plot, title=f"{len(arrivals)} arrivals: {options.arrivals}")
+            rows = [Row(one.name, one.arrivals, one.granted, one.left) for one in outcomes]
+            draw(rows, options.plot, title=f"{len(arrivals)} arrivals: {options.arrivals}")
         except (OSError, ValueError) as error:
             raise UsageError(f"--plot {options.plot}: {error}") from error
     return 0
@@ -142,61 +141,39 @@ def simulate(name: str, make: Callable[[], Limiter], arrivals: Sequence[float]) 
     """Run one limiter, made anew for each of the two kinds of callers."""
     asked = make()
     granted = tuple(instant for instant in arrivals if asked.allow(instant))
-    return Outcome(name, tuple(arrivals), granted, tuple(_queue(make, arrivals)))
+    return Outcome(name, tuple(arrivals), granted, tuple(_queue(make(), arrivals)))
 
 
-def _queue(make: Callable[[], Limiter], arrivals: Sequence[float]) -> list[float]:
-    left = [float("inf")] * len(arrivals)
-
-    async def caller(limiter: Limiter, number: int, came: float) -> None:
-        with suppress(CostTooLarge):
-            left[number] = came + await limiter.acquire()
-
-    async def all_of() -> None:
-        limiter = make()
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as group:
-            for number, came in enumerate(arrivals):
-                if came > loop.time():
-                    # One timer an instant: timers of the same instant fire in no certain order.
-                    arrived = loop.create_future()
-                    loop.call_at(came, arrived.set_result, None)
-                    await arrived
-                group.create_task(caller(limiter, number, came))
-
-    with virtual_time() as time:
-        time.run(all_of)
-    return left
+def _queue(limiter: Limiter, arrivals: Sequence[float]) -> Iterator[float]:
+    """When each is let out of a line, first come, first served: what `acquire` does, as a plan."""
+    last, cost = -inf, limiter._checked(1)
+    for came in arrivals:
+        ready = limiter._departs_at(limiter._settle(max(came, last)), cost)
+        if ready < inf:
+            limiter._spend(ready, cost)
+            last = ready
+        yield ready
 
 
 def _show(
     options: argparse.Namespace, arrivals: Sequence[float], outcomes: Sequence[Outcome]
 ) -> None:
-    try:
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        raise missing("rich", "cli") from None
+    screen = console()
     span = arrivals[-1] - arrivals[0]
-    console = Console()
-    console.print(f"{len(arrivals)} arrivals in {span:.6g} s ({options.arrivals})")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("limiter", overflow="fold")
+    screen.print(clean(f"{len(arrivals)} arrivals in {span:.6g} s ({options.arrivals})"))
     most = f"most/{options.window:g}s"
-    for title in ("granted", "denied", most, "p50", "p99", "max"):
-        table.add_column(title, justify="right")
+    rows = table("limiter", "granted", "denied", most, "p50", "p99", "max")
     for outcome in outcomes:
         waits = sorted(outcome.waits)
-        table.add_row(
-            outcome.name,
+        rows.add_row(
+            clean(outcome.name),
             str(len(outcome.granted)),
             str(len(arrivals) - len(outcome.granted)),
             str(outcome.most_in(options.window)),
             *(f"{_quantile(waits, share):.2f}" for share in (0.5, 0.99, 1.0)),
         )
-    console.print(table)
-    console.print("granted, denied, most: callers of allow(); waits (s): callers of acquire()")
+    screen.print(rows)
+    screen.print("granted, denied, most: callers of allow(); waits (s): callers of acquire()")
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
