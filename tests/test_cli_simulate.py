@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import io
 import sys
+from math import inf
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -15,6 +17,8 @@ from throttle.cli import main
 from throttle.cli.arrivals import PATTERNS, from_log
 from throttle.cli.simulate import DEFAULTS, Outcome, simulate
 from throttle.cli.specs import factory
+from throttle.limiter import Limiter
+from throttle.testing import virtual_time
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,35 @@ def test_the_labs_burst(spec: str, granted: int, left: list[float]) -> None:
     outcome = simulate(spec, factory(spec), [0.0] * 10)
     assert len(outcome.granted) == granted
     assert list(outcome.left) == pytest.approx(left, abs=1e-9)
+
+
+@pytest.mark.parametrize("spec", [*DEFAULTS, "5/s&token-bucket:3/s,burst=2", "2/0.7s"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_line_is_the_one_that_acquire_makes(spec: str, seed: int) -> None:
+    arrivals = PATTERNS["poisson"](150, 6.0, seed) + [40.0] * 9
+    left: list[float] = []
+
+    async def caller(limiter: Limiter, came: float) -> None:
+        left.append(came + await limiter.acquire())
+
+    async def all_of() -> None:
+        limiter, loop = factory(spec)(), asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            for came in arrivals:
+                if came > loop.time():
+                    arrived = loop.create_future()
+                    loop.call_at(came, arrived.set_result, None)
+                    await arrived
+                group.create_task(caller(limiter, came))
+
+    with virtual_time() as time:
+        time.run(all_of)
+    assert list(simulate(spec, factory(spec), arrivals).left) == pytest.approx(left, abs=1e-6)
+
+
+def test_a_cost_that_can_never_fit_is_never_let_out() -> None:
+    outcome = simulate("x", factory("token-bucket:1/s,burst=0.5"), [0.0, 1.0])
+    assert outcome.left == (inf, inf)
 
 
 @pytest.mark.parametrize("spec", DEFAULTS)
@@ -81,6 +114,36 @@ COMMON = '127.0.0.1 - - [10/Oct/2000:13:55:{second:02}{fraction} {zone}] "GET / 
 )
 def test_times_are_read_out_of_logs(text: str, instants: list[float]) -> None:
     assert from_log(text.splitlines(), "x") == pytest.approx(instants)
+
+
+def test_a_log_of_a_day_is_drawn_as_rates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "access.log"
+    line = '10.0.0.1 - - [01/Nov/2026:{:02}:{:02}:{:02} +0000] "GET / HTTP/1.1" 200 5\n'
+    log.write_text(
+        "".join(line.format(n // 3600, n // 60 % 60, n % 60) for n in range(0, 86400, 40))
+    )
+    picture = tmp_path / "out.svg"
+    assert main(["simulate", str(log), "1/minute", "--plot", str(picture)]) == 0
+    assert "2160 arrivals in 86360 s" in capsys.readouterr().out
+    drawn = picture.read_text()
+    assert "<!-- hours -->" in drawn
+    assert "<!-- per second -->" in drawn
+    assert len(drawn) < 300_000  # not a mark an arrival
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        COMMON.format(second=1, fraction="", zone="+0000").replace("Oct", "Okt"),
+        COMMON.format(second=1, fraction="", zone="+0000").replace("10/Oct", "40/Oct"),
+        "1e400",
+        "",
+    ],
+)
+def test_a_line_without_a_time_is_passed_over(line: str) -> None:
+    assert from_log([line, "1700000000"], "x") == [0.0]
 
 
 def test_a_log_without_times_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

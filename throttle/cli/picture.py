@@ -50,8 +50,10 @@ class Seen(NamedTuple):
 def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
     """Write a picture; the ending of `path` chooses the format. ValueError for one unknown."""
     end = max((t for row in rows for t in (*row.left, *row.arrivals) if t < inf), default=1.0)
-    scale, unit = next(((size, name) for size, name in _UNITS if end > 3 * size), (1.0, "seconds"))
     many = any(len(row.arrivals) > _MOST_MARKS for row in rows)
+    scale, unit = 1.0, "seconds"
+    if many:
+        scale, unit = next((one for one in _UNITS if end > 3 * one[0]), (scale, unit))
     with mpl.rc_context({"svg.hashsalt": "throttle", "font.size": 9}):
         figure, axes = _rows(len(rows), title)
         for axis, row in zip(axes, rows, strict=True):
@@ -61,7 +63,7 @@ def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
                 _instants(axis, row)
             _frame(axis, row.name)
             axis.set_xlim(-0.02 * end / scale - 0.02, 1.02 * end / scale + 0.02)
-        axes[-1].set_xlabel(unit if many else "seconds")
+        axes[-1].set_xlabel(unit)
         _finish(figure, axes[0], path)
 
 
@@ -120,12 +122,12 @@ def _rates(axis: Any, row: Row, end: float, scale: float) -> None:
     granted = [count / width for count in _counts(row.granted, width, _BINS)]
     left = [count / width for count in _counts(row.left, width, _BINS)]
     axis.fill_between(
+        at, granted, step="mid", color=_BLUE, alpha=0.75, linewidth=0, label="let in by allow()"
+    )
+    axis.fill_between(
         at, granted, came, step="mid", facecolor="white", edgecolor=_ORANGE, hatch="////",
         linewidth=0.3, label="refused by allow()",
     )  # fmt: skip
-    axis.fill_between(
-        at, granted, step="mid", color=_BLUE, alpha=0.75, linewidth=0, label="let in by allow()"
-    )
     axis.plot(
         at, left, drawstyle="steps-mid", color=_BLACK, linewidth=0.9, label="let out by acquire()"
     )
