@@ -692,3 +692,19 @@ def test_every_fused_form_is_tried_on_both_ways() -> None:
     """The comparison would be empty if nothing were fused."""
     for make in FOUR.values():
         assert type(make())._try is not Limiter._try
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 7])
+def test_the_newest_values_of_a_ring_are_cut_and_put_back(capacity: int) -> None:
+    for pushed in range(3 * capacity):
+        for count in range(min(pushed, capacity) + 1):
+            ring: RingBuffer[int] = RingBuffer(capacity)
+            for value in range(pushed):
+                ring.push(value)
+            before = ring.to_list()
+            kept = before[: len(before) - count]
+            assert ring.cut(count) == before[len(before) - count :]
+            assert ring.to_list() == kept
+            assert [cell for cell in ring._cells if cell is not None] != [] or not kept
+            ring.extend([-1] * count)
+            assert ring.to_list() == kept + [-1] * count

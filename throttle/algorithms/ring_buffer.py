@@ -86,6 +86,24 @@ class RingBuffer(Generic[T]):
         self._cells[(self._head + self._count) % len(self._cells)] = None
         return value
 
+    def cut(self, count: int) -> list[T]:
+        """Take the newest `count` values out, and answer them, oldest first. O(count)."""
+        cells, start = self._cells, (self._head + self._count - count) % len(self._cells)
+        straight = min(count, len(cells) - start)  # the rest lies round the end of the array
+        taken = cells[start : start + straight] + cells[: count - straight]
+        cells[start : start + straight] = [None] * straight
+        cells[: count - straight] = [None] * (count - straight)
+        self._count -= count
+        return taken
+
+    def extend(self, values: list[T]) -> None:
+        """Push values for which there is room, the oldest first. O(len(values))."""
+        cells, start = self._cells, (self._head + self._count) % len(self._cells)
+        straight = min(len(values), len(cells) - start)
+        cells[start : start + straight] = values[:straight]
+        cells[: len(values) - straight] = values[straight:]
+        self._count += len(values)
+
     def peek_oldest(self) -> T:
         """The oldest value. IndexError when empty."""
         if not self._count:

@@ -69,13 +69,12 @@ class SlidingWindowLog(Window):
             # Twice as much, but no more than the limit needs as long as there is no debt.
             double, limit = 2 * log.capacity, int(self._limit)
             self._log = log = log.resized(limit if log.capacity < limit < double else double)
-        later: list[tuple[float, float]] = []
-        while log and log[len(log) - 1][0] > at:  # a plan kept late, a permit moved by `settle`
-            later.append(log.pop_newest())
+        # Later entries there are for a plan kept late, and for a permit moved by `settle`.
+        in_order = not log or log[len(log) - 1][0] <= at
+        later = [] if in_order else log.cut(len(log) - bisect_right(log, at, key=_INSTANT))
         before = log[len(log) - 1][1] if log else self._gone
         log.push((at, before + int(cost)))
-        for instant, total in reversed(later):
-            log.push((instant, total + int(cost)))
+        log.extend([(instant, total + int(cost)) for instant, total in later])
         self._total += int(cost)
 
     def _forget(self, now: float) -> None:
@@ -116,22 +115,19 @@ class SlidingWindowLog(Window):
 
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         """Takes out the newest permits spent at or before `at`, and counts the later ones down."""
-        later: list[tuple[float, float]] = []
+        log = self._log
+        later = [] if at is None else log.cut(len(log) - bisect_right(log, at, key=_INSTANT))
         left: float = int(cost)
-        while left and self._log:
-            instant, total = self._log.pop_newest()
-            if at is not None and instant > at:
-                later.append((instant, total))
-                continue
-            before = self._log[len(self._log) - 1][1] if self._log else self._gone
+        while left and log:
+            instant, total = log.pop_newest()
+            before = log[len(log) - 1][1] if log else self._gone
             given = min(left, total - before)
             left -= given
             if total - given > before:
-                self._log.push((instant, total - given))
+                log.push((instant, total - given))
         given = int(cost) - left
         self._total -= given
-        for instant, total in reversed(later):
-            self._log.push((instant, total - given))
+        log.extend([(instant, total - given) for instant, total in later])
 
     def _fresh_at(self) -> float:
         return self._log[len(self._log) - 1][0] + self._window if self._log else -inf

@@ -92,6 +92,13 @@ class _Ring(RingBuffer[tuple[float, float]]):
     def to_list(self) -> list[tuple[float, float]]:
         return [self[index] for index in range(len(self))]
 
+    def cut(self, count: int) -> list[tuple[float, float]]:
+        return [self.pop_newest() for _ in range(count)][::-1]
+
+    def extend(self, values: list[tuple[float, float]]) -> None:
+        for value in values:
+            self.push(value)
+
     def resized(self, capacity: int) -> RingBuffer[tuple[float, float]]:
         """A copy that shares no cell with this one."""
         return super().resized(max(capacity, len(self), 8))
