@@ -21,6 +21,7 @@ process pools.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 __all__ = [
@@ -55,11 +56,12 @@ def _rebuild(kind: type[ThrottleError], args: tuple[Any, ...], data: dict[str, A
 class CostTooLarge(ThrottleError, ValueError):
     """The cost can never fit: above the capacity, or nothing is ever earned.
 
-    `cost` – what was asked, in permits; `capacity` – the most that can ever fit.
+    `cost` – what was asked, in permits; `capacity` – the most that can ever fit (inf: not known).
     """
 
     def __init__(self, cost: object, capacity: object) -> None:
-        super().__init__(f"cost={cost!r} can never fit: at most {capacity!r} ever do")
+        known = "" if capacity == inf else f": at most {capacity!r} ever do"
+        super().__init__(f"cost={cost!r} can never fit{known}")
         self.cost = cost
         self.capacity = capacity
 
@@ -67,11 +69,14 @@ class CostTooLarge(ThrottleError, ValueError):
 class WaitTimeout(ThrottleError, TimeoutError):
     """The wait would be longer than allowed. Nothing was taken and nobody slept for it.
 
-    `delay` – the wait it would have taken, in seconds; `timeout` – what was allowed.
+    `delay` – the wait it would have taken, in seconds (inf: nobody can tell, as for a slot that is
+    lent, or in a pause without an end); `timeout` – what was allowed.
     """
 
     def __init__(self, delay: float, timeout: float) -> None:
-        super().__init__(f"the wait would be {delay:.6g} s, timeout={timeout:.6g}")
+        known = f"the wait would be {delay:.6g} s"
+        wait = known if delay < inf else "nobody can tell how long the wait would be"
+        super().__init__(f"{wait}, timeout={timeout:.6g}")
         self.delay = delay
         self.timeout = timeout
 
@@ -79,11 +84,16 @@ class WaitTimeout(ThrottleError, TimeoutError):
 class RateLimited(ThrottleError):
     """Refused at once, because the caller asked for an error instead of a wait.
 
-    `retry_after` – seconds until the same call would be let in.
+    `retry_after` – seconds until the same call would be let in; inf: nobody can tell.
     """
 
     def __init__(self, retry_after: float) -> None:
-        super().__init__(f"rate limit reached; retry after {retry_after:.6g} s")
+        when = (
+            f"retry after {retry_after:.6g} s"
+            if retry_after < inf
+            else "nobody can tell until when"
+        )
+        super().__init__(f"limit reached; {when}")
         self.retry_after = retry_after
 
 

@@ -96,8 +96,8 @@ class Limiter(Entering):
     in line at most; QueueFull) and `on_wait` (called with a `Waited` by each caller that had to
     wait, after its wait; calls that do not wait pay nothing for it; one that raises is logged).
 
-    A subclass writes `_ready_at` and `_take`; to be complete also `_available`, `_refund`,
-    `_fresh_at`, `_span`, `_shift`, `_restart`, `_ceiling`, `_retune`, `_state` and `_restore`.
+    A subclass writes `_ready_at` and `_take`, and calls `super().__init__()` if it has an
+    `__init__`; what else it may write, and what for, says docs/limiters.md.
     """
 
     __slots__ = (
@@ -145,6 +145,15 @@ class Limiter(Entering):
         same = cls._departs_at is Limiter._departs_at
         cls._enter = cls._try if same else cls._enter_by_departure  # type: ignore[method-assign]
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self).__name__
+            why = f"{kind!r} object has no attribute {name!r}"
+            if name in Limiter.__slots__:
+                why += f": {kind}.__init__ must call super().__init__() first"
+            raise AttributeError(why, name=name, obj=self)
+
     # ---------------------------------------------------------------- the two that decide
 
     def _ready_at(self, now: float, cost: float) -> float:
@@ -152,11 +161,17 @@ class Limiter(Entering):
 
         `now` if it fits now, inf if it never does. Changes nothing.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must define _ready_at(self, now, cost): the instant at which "
+            "cost fits (now, if it does; inf, if it never does)"
+        )
 
     def _take(self, at: float, cost: float) -> None:
         """Spend `cost` at the instant `at`, which may lie a little before the last one."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must define _take(self, at, cost), which spends cost at the "
+            "instant at"
+        )
 
     # ---------------------------------------------------------------- what an algorithm may add
 
@@ -227,7 +242,7 @@ class Limiter(Entering):
 
     def _retune(self, now: float, **parameters: Any) -> None:
         """Take new (checked) parameters at `now`, keeping what was earned so far."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} cannot take new parameters")
 
     def _parameters(self) -> dict[str, Any]:
         """The parameters by name, as plain values: a state fits only a limiter with the same."""
@@ -503,8 +518,12 @@ class Limiter(Entering):
     def reset(self) -> None:
         """Become as new: state, pause and statistics. Who waits is served anew."""
         with LOCK:
-            self._last = -inf
-            self._restart()
+            last, self._last = self._last, -inf
+            try:
+                self._restart()
+            except NotImplementedError:
+                self._last = last
+                raise
             self._granted = self._denied = 0
             self._waited = 0.0
             self.resume()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count as _counter
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
@@ -145,7 +146,8 @@ def leave(waiter: Any) -> None:
     asker._granted -= 1
     asker._waited -= stood(waiter, moment)
     for (leaf, share), at in zip(shares, instants, strict=True):
-        leaf._refund(leaf._settle(leaf._now()), share, at)
+        with suppress(NotImplementedError):  # it takes nothing back: that permit is lost
+            leaf._refund(leaf._settle(leaf._now()), share, at)
         if leaf is not asker:
             leaf._granted -= 1
     for leaf, _ in shares:
