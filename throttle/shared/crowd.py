@@ -54,17 +54,6 @@ _AFTER_YOU = 0.002
 #: Seconds by which a head may be late before nobody stands back for it. It goes when it comes.
 _LATE = 0.01
 
-_generation = 0
-
-
-def _forked() -> None:
-    global _generation
-    _generation += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
-
 
 def naps(path: str, limit: float) -> Iterator[float]:
     """Seconds to sleep between tries for a file's lock; FileLocked when they add up to `limit`."""
@@ -142,7 +131,7 @@ class Shared(_Plain):
         self._alone = -inf  # the plan for the head at the door, were there no seniors
         self._depth = 0
         self._interrupted = False
-        self._born = _generation
+        self._born = waiting.generation()
         self._written = self._row.pack(-inf, *model.numbers())
         self._file = StateFile(
             path,
@@ -181,8 +170,8 @@ class Shared(_Plain):
         if self._depth:
             self._depth += 1
             return True
-        if self._born != _generation:
-            self._born = _generation
+        if self._born != waiting.generation():
+            self._born = waiting.generation()
             self._door = None
             self._doors = {}
             self._file.reopen()

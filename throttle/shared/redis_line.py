@@ -30,6 +30,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from throttle.errors import WaitTimeout
+from throttle.parking import LONGEST_SLEEP
 from throttle.shared.redis_scripts import Said, number
 
 __all__ = ["Caller", "Line", "UnreachableError"]
@@ -38,8 +39,6 @@ __all__ = ["Caller", "Line", "UnreachableError"]
 _FLIGHT = 1000
 #: Seconds for which word from the server is good enough to go.
 _FRESH = 1.0
-#: Seconds; a longer timer is set in slices.
-_LONGEST_SLEEP = 86400.0
 #: How much two honest clocks may differ in their speed (NTP corrects by half of that at most).
 _DRIFT = 0.001
 
@@ -403,7 +402,7 @@ class Line:
         if self._slots:
             slot = self._slots[0]
             at = self._look_at(slot) if self._is_old(slot) else slot.due
-            self._timer = self._loop.call_at(min(at, self._loop.time() + _LONGEST_SLEEP), self._go)
+            self._timer = self._loop.call_at(min(at, self._loop.time() + LONGEST_SLEEP), self._go)
 
     def _is_old(self, slot: _Slot) -> bool:
         """Whether the last word of the server is too old for this slot to go on."""
