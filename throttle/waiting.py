@@ -156,7 +156,8 @@ def leave(waiter: Any) -> None:
 
 def stood(waiter: Any, until: float) -> float:
     """Seconds that a waiter has waited; not below 0 where its clock was set back meanwhile."""
-    return max(0.0, until - waiter.arrived)
+    seconds: float = until - waiter.arrived
+    return max(0.0, seconds)
 
 
 def _bury() -> None:

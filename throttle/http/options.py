@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from yarl import URL
 
@@ -14,8 +14,8 @@ from throttle.http.call import Engine
 from throttle.http.events import Hooks, Retried, Signalled, Waited
 from throttle.http.retry import Retry
 from throttle.http.routes import Limit, Routes
-from throttle.http.signals import Overrides
-from throttle.limiter import SupportsAcquire
+from throttle.http.signals import Overrides, check_overrides
+from throttle.limiter import SupportsAcquire, is_limiter
 
 __all__ = ["Options", "new_engine"]
 
@@ -56,6 +56,14 @@ def new_engine(
     """The engine of one client. ValueError or TypeError naming what is wrong."""
     if limiter is not None and (rate is not None or burst is not None):
         raise ValueError(f"limiter={limiter!r} leaves nothing for rate={rate!r} to say")
+    if limiter is not None and not callable(limiter) and not is_limiter(limiter):
+        raise TypeError(
+            f"limiter must be a limiter, or a function of an origin's name, not {limiter!r}"
+        )
+    hooks = {"key": key, "on_wait": on_wait, "on_retry": on_retry, "on_signal": on_signal}
+    for name, function in hooks.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{name} must be a function, not {function!r}")
     policy = Retry() if retry is None else retry
     if not isinstance(policy, Retry):
         raise TypeError(f"retry must be a Retry, not {retry!r}")
@@ -72,11 +80,23 @@ def new_engine(
         routes,
         policy,
         Hooks(on_wait, on_retry, on_signal),
-        _lookup(signals) if isinstance(signals, Mapping) else signals,
+        _lookup(signals),
         policy.new_budget(),
     )
 
 
-def _lookup(signals: Mapping[str, Overrides]) -> Callable[[URL], Overrides | None]:
+def _lookup(signals: Any) -> Callable[[URL], Overrides | None] | None:
+    if signals is None or callable(signals):
+        return signals  # type: ignore[no-any-return]
+    if not isinstance(signals, Mapping):
+        raise TypeError(
+            f"signals must be a mapping from host to settings, or a function, not {signals!r}"
+        )
+    for host, overrides in signals.items():
+        if not isinstance(host, str):
+            raise TypeError(f"signals must be keyed by host, not {host!r}")
+        if not host or "/" in host:
+            raise ValueError(f"signals must be keyed by host alone, not {host!r}")
+        check_overrides(overrides, f"signals[{host!r}]")
     hosts = {host.lower(): overrides for host, overrides in signals.items()}
     return lambda url: hosts.get((url.host or "").lower())

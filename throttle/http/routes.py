@@ -21,7 +21,7 @@ from yarl import URL
 from throttle import checks, clock
 from throttle.choice import limiter_for
 from throttle.http.origin import Origin
-from throttle.limiter import SupportsAcquire
+from throttle.limiter import SupportsAcquire, is_limiter
 from throttle.rate import Rate, RateLike
 
 __all__ = ["Limit", "Routes", "check_limit", "check_limits", "made_limiter"]
@@ -166,7 +166,9 @@ def check_limits(limits: Any) -> dict[str, Limit]:
 def check_limit(name: str, given: Any, burst: float | None = None) -> Limit:
     """Refuse at once what cannot be a limit; a function is called only when an origin needs it."""
     limit: Limit = given
-    if isinstance(limit, SupportsAcquire) or callable(limit):
+    if callable(limit) or hasattr(limit, "acquire"):
+        if not callable(limit) and not is_limiter(limit):
+            raise TypeError(f"{name} must be a rate or a limiter, not {limit!r}")
         if burst is not None:
             raise ValueError(f"burst={burst!r} is for a rate, not for {limit!r}")
         return limit

@@ -30,7 +30,15 @@ from throttle.http.structured import (
     read_ratelimit,
 )
 
-__all__ = ["SILENT", "Headers", "Overrides", "Signal", "header_pairs", "read_signal"]
+__all__ = [
+    "SILENT",
+    "Headers",
+    "Overrides",
+    "Signal",
+    "check_overrides",
+    "header_pairs",
+    "read_signal",
+]
 
 Headers = (
     Mapping[str, str]
@@ -129,7 +137,8 @@ def read_signal(
     `status` – of the response; `headers` – pairs or a multidict, names in any case, text or bytes;
     `body` – None if it was not read, else a JSON value, or text or bytes of up to 64 KiB (more is
     not looked at); `now` – the local wall clock at the receipt of the head, in epoch seconds.
-    A wrong entry in `overrides` is a ValueError that names it; nothing a server sends raises.
+    A wrong entry in `overrides` is a ValueError or TypeError that names it; nothing a server sends
+    raises.
     """
     index, reset_form = (_INDEX, None) if overrides is None else _resolve(overrides)
     found: list[tuple[Field, str]] | None = None
@@ -155,19 +164,29 @@ def header_pairs(headers: Any) -> Iterable[tuple[Any, Any]]:
     return headers if items is None else items()  # type: ignore[no-any-return]
 
 
+def check_overrides(overrides: Any, name: str = "overrides") -> None:
+    """TypeError or ValueError for what are no `Overrides`; `name` – what they are called."""
+    if not isinstance(overrides, Mapping):
+        raise TypeError(f"{name} must be a dict such as {{'reset': 'ms-delta'}}, not {overrides!r}")
+    for key, value in overrides.items():
+        if key == "reset":
+            if not isinstance(value, str) or value not in FORMS:
+                raise ValueError(f"{name}['reset'] must be one of {sorted(FORMS)}, not {value!r}")
+        elif key == "dialects":
+            if not isinstance(value, Sequence) or not all(isinstance(v, Dialect) for v in value):
+                raise TypeError(f"{name}['dialects'] must hold Dialect rows, not {value!r}")
+        else:
+            raise ValueError(f"{name} must have no entries but 'reset' and 'dialects', not {key!r}")
+
+
 def _resolve(overrides: Overrides) -> tuple[Index, Form | None]:
-    form = overrides.get("reset")
-    if form is not None and form not in FORMS:
-        raise ValueError(f"overrides['reset'] must be one of {sorted(FORMS)}, not {form!r}")
+    check_overrides(overrides)
     rows = overrides.get("dialects", ())
-    return (_index_with(tuple(rows)) if rows else _INDEX), form
+    return (_index_with(tuple(rows)) if rows else _INDEX), overrides.get("reset")
 
 
 @lru_cache(maxsize=64)
 def _index_with(rows: tuple[Dialect, ...]) -> Index:
-    for row in rows:
-        if not isinstance(row, Dialect):
-            raise TypeError(f"overrides['dialects'] must hold Dialect rows, not {row!r}")
     return Index((*rows, *DIALECTS))
 
 
