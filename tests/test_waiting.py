@@ -489,3 +489,13 @@ async def test_a_waiter_on_a_composite_is_told_too() -> None:
     assert {type(error) for error in crowd.errors.values()} == {ZeroDivisionError}
     assert len(crowd.errors) == 2
     assert await both.acquire() == 0.0
+
+
+@pytest.mark.parametrize("rate", [3, 7, 10 / 13])
+@pytest.mark.parametrize("kind", [TokenBucket, LeakyBucket])
+async def test_who_waits_wakes_at_the_very_instant_that_was_told(kind: Any, rate: float) -> None:
+    limiter = kind(rate, 1)
+    for _ in range(1000):
+        due = limiter.ready_at()
+        await limiter.acquire()
+        assert clock.now() == due
