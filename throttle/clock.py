@@ -2,8 +2,8 @@
 
 Every limiter without a `clock=` of its own asks `now` here, at each call, and every thread that has
 to wait sleeps on a `gate` made here, so that two assignments (`throttle.testing` makes them) move a
-whole program to virtual time. Instants are seconds of a
-clock that only goes forward; their zero means nothing.
+whole program to virtual time. Instants are seconds of a clock that only goes forward; their zero
+means nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from math import inf, ulp
 from typing import Protocol
 
-__all__ = ["FAR", "FINE", "Gate", "gate", "now", "tolerance"]
+__all__ = ["EDGE", "FAR", "FINE", "Gate", "gate", "now", "or_now", "tolerance"]
 
 
 class Gate(Protocol):
@@ -40,6 +40,8 @@ _HALF_NANOSECOND = 0.5e-9
 FINE = 2.0**20
 #: Instants below it (two years of uptime) are told apart by less than a fiftieth of a microsecond.
 FAR = 2.0**26
+#: Seconds: two instants below FAR that lie further apart are told apart whatever was rounded.
+EDGE = 1e-6
 
 
 def tolerance(instant: float) -> float:
@@ -51,3 +53,8 @@ def tolerance(instant: float) -> float:
     if -FINE < instant < FINE:
         return _HALF_NANOSECOND
     return 2.0 * ulp(instant) if abs(instant) < inf else 0.0
+
+
+def or_now(instant: float, now: float) -> float:
+    """`instant`, or `now` if that has come, or comes within the tolerance."""
+    return now if instant <= now + tolerance(now) else instant

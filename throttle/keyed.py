@@ -25,7 +25,7 @@ from math import floor, frexp, inf, ldexp
 from typing import Any, TypeVar, final
 
 from throttle import checks
-from throttle.clock import tolerance
+from throttle.clock import or_now
 from throttle.elsewhere import Elsewhere
 from throttle.entering import Entering
 from throttle.errors import KeysFull
@@ -328,7 +328,7 @@ class Keyed:
             if leaf not in self._common:
                 leaf._settle(at)
                 fresh = max(fresh, leaf._fresh_at(), at + leaf._pause_left(at))
-        return at if fresh <= at + tolerance(at) else fresh
+        return or_now(fresh, at)
 
     def _store(self, key: Hashable, limiter: Limiter, fresh: float, at: float) -> None:
         self._limiters[key] = limiter

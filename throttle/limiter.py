@@ -512,8 +512,7 @@ class Limiter(Entering):
                 paused = self._side.paused_until
                 if self._side.is_wanted():
                     return inf
-            fresh = max(paused, self._fresh_at())
-            return now if fresh <= now + clock.tolerance(now) else fresh
+            return clock.or_now(max(paused, self._fresh_at()), now)
 
     def reset(self) -> None:
         """Become as new: state, pause and statistics. Who waits is served anew."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from throttle.clock import tolerance
+from throttle.clock import or_now, tolerance
 from throttle.lines import OUT, Line, Queue, Shadow
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def end_of_line(
             for side in late:
                 side.spoil()
             return end_of_line(asker, cost, now, departing=departing)
-    return due if due > now + tolerance(now) else now
+    return or_now(due, now)
 
 
 def replay(line: Line, now: float) -> Iterator[tuple[Any, float]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from throttle.algorithms.bucket_parameters import BucketParameters
 from throttle.checks import row
-from throttle.clock import FAR, FINE, tolerance
+from throttle.clock import FAR, FINE, or_now, tolerance
 
 __all__ = ["Bucket"]
 
@@ -54,8 +54,7 @@ class Bucket(BucketParameters):
             return now
         if cost > self._capacity or self._rate == 0:
             return inf
-        ready = self._anchor + over / self._rate
-        return now if ready <= now + tolerance(now) else ready
+        return or_now(self._anchor + over / self._rate, now)
 
     def _take(self, at: float, cost: float) -> None:
         if self._rate == inf:

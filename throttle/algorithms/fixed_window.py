@@ -18,7 +18,7 @@ from typing import Any, final
 
 from throttle.algorithms.window import Window
 from throttle.checks import row
-from throttle.clock import FAR, tolerance
+from throttle.clock import EDGE, FAR, or_now, tolerance
 
 __all__ = ["FixedWindow"]
 
@@ -56,8 +56,7 @@ class FixedWindow(Window):
         over = self._over(spent + cost)
         if over <= 0:
             return now
-        ready = opened + ceil(over / self._limit) * self._window
-        return now if ready <= now + tolerance(now) else ready
+        return or_now(opened + ceil(over / self._limit) * self._window, now)
 
     def _take(self, at: float, cost: float) -> None:
         opened, spent = self._rolled(at)
@@ -66,7 +65,7 @@ class FixedWindow(Window):
     def _try(self, now: float, cost: float) -> bool:
         """The two fused for a window that is open and far from its edge."""
         spent = self._spent
-        if spent and 0.0 <= now < FAR and now < self._opened + self._window - 1e-6:
+        if spent and 0.0 <= now < FAR and now < self._opened + self._window - EDGE:
             total = spent + cost
             if total <= self._limit:
                 self._spent = total

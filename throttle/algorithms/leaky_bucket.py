@@ -19,7 +19,7 @@ from math import inf
 from typing import final
 
 from throttle.algorithms.bucket import Bucket
-from throttle.clock import tolerance
+from throttle.clock import or_now
 
 __all__ = ["LeakyBucket"]
 
@@ -38,8 +38,7 @@ class LeakyBucket(Bucket):
         fits = self._ready_at(now, cost)
         if fits == inf or self._rate == inf:
             return fits
-        dry = self._full_at()
-        return now if dry <= now + tolerance(now) else dry
+        return or_now(self._full_at(), now)  # full of tokens: dry of water
 
     def water(self, now: float | None = None) -> float:
         """How much is in the bucket, in permits."""

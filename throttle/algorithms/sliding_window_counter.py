@@ -25,7 +25,7 @@ from typing import Any, final
 
 from throttle.algorithms.window import Window
 from throttle.checks import row
-from throttle.clock import FAR, tolerance
+from throttle.clock import EDGE, FAR, or_now
 
 __all__ = ["SlidingWindowCounter"]
 
@@ -65,7 +65,7 @@ class SlidingWindowCounter(Window):
             ready = self._origin + (index + 1) * self._window + over * self._window / previous
         else:
             return now
-        return now if ready <= now + tolerance(now) else ready
+        return or_now(ready, now)
 
     def _take(self, at: float, cost: float) -> None:
         index, previous, current = self._rolled(at)
@@ -77,7 +77,7 @@ class SlidingWindowCounter(Window):
         """The two fused for a load that is far from the limit, and an instant far from an edge."""
         current, previous = self._current, self._previous
         left = self._origin + (self._index + 1) * self._window - now
-        if current and left > 1e-6 and 0.0 <= now < FAR:
+        if current and left > EDGE and 0.0 <= now < FAR:
             total = current + cost
             room = self._limit - total
             load = previous * left / self._window
@@ -86,7 +86,7 @@ class SlidingWindowCounter(Window):
                 self._current = total
                 self._last = now
                 return True
-            if room < load - doubt - previous * 1e-6 / self._window:
+            if room < load - doubt - previous * EDGE / self._window:
                 return False
         return super()._try(now, cost)
 

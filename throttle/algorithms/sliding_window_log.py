@@ -23,7 +23,7 @@ from typing import Any, final
 from throttle.algorithms.ring_buffer import RingBuffer
 from throttle.algorithms.window import Window
 from throttle.checks import non_negative, whole
-from throttle.clock import FAR, tolerance
+from throttle.clock import EDGE, FAR, or_now, tolerance
 
 __all__ = ["SlidingWindowLog"]
 
@@ -59,8 +59,7 @@ class SlidingWindowLog(Window):
         if must_leave <= self._gone:
             return now
         last = bisect_left(self._log, must_leave, key=_SUM)
-        ready = self._log[last][0] + self._window
-        return now if ready <= now + tolerance(now) else ready
+        return or_now(self._log[last][0] + self._window, now)
 
     def _take(self, at: float, cost: float) -> None:
         self._forget(at)
@@ -104,7 +103,7 @@ class SlidingWindowLog(Window):
                     self._total = total
                     self._last = now
                     return True
-            elif left > 1e-6 and 0.0 <= now < FAR:
+            elif left > EDGE and 0.0 <= now < FAR:
                 return False
         return super()._try(now, cost)
 

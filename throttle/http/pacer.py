@@ -16,7 +16,7 @@ from math import inf
 from typing import Any, final
 
 from throttle.checks import non_negative
-from throttle.clock import tolerance
+from throttle.clock import or_now
 from throttle.http.pace import Pace
 from throttle.limiter import Limiter
 
@@ -62,8 +62,7 @@ class Pacer(Limiter):
     def _ready_at(self, now: float, cost: float) -> float:
         if cost > 1:
             return inf
-        ready = self._rested_at()
-        return now if ready <= now + tolerance(now) else ready
+        return or_now(self._rested_at(), now)
 
     def _take(self, at: float, cost: float) -> None:
         self._at = max(at, self._rested_at())
