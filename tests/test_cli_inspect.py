@@ -38,7 +38,7 @@ def har(path: Path, *responses: dict[str, Any]) -> Path:
 @pytest.mark.parametrize(
     ("dialect", "said"),
     [
-        ("ietf", ["RateLimit-Policy", '"127.0.0.1": "2/60s"']),
+        ("ietf", ["RateLimit-Policy", '"127.0.0.1": "2/minute"']),
         ("github", ["X-RateLimit-Remaining", "names no window"]),
         ("openai", ["x-ratelimit-reset-requests"]),
         ("none", ["says nothing about limits"]),
@@ -80,8 +80,78 @@ def test_recorded_responses_are_read(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["inspect", "--har", str(path)]) == 0
     out = capsys.readouterr().out
     assert "3 responses, 2 of them speak of limits" in out
-    assert '{"api.example.org": ["10/1s", "500/3600s"]}' in out.replace("\n", "")
+    assert '{"api.example.org": ["10/s", "500/hour"]}' in out.replace("\n", "")
     assert "403" in out
+
+
+def repeated(url: str, count: int, *headers: tuple[str, str]) -> list[dict[str, Any]]:
+    """Responses that differ in what is left only."""
+    return [
+        {
+            "url": f"{url}?page={n}",
+            "status": 200,
+            "headers": [*headers, ("X-RateLimit-Remaining", str(90 - n))],
+        }
+        for n in range(count)
+    ]
+
+
+def test_a_session_of_several_hosts_is_told_by_host_and_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = har(
+        tmp_path / "x.har",
+        *repeated("https://api.example.org/list", 20, ("X-RateLimit-Limit", "100")),
+        *9 * [{"url": "https://static.example.org/x.js", "status": 200, "headers": []}],
+        {"url": "https://blocked.example/", "status": 0, "headers": []},
+        {
+            "url": "https://new.example/a?token=secret",
+            "status": 200,
+            "headers": [
+                ("RateLimit-Policy", '"a";q=10;w=1, "b";q=500;w=3600'),
+                ("RateLimit", '"a";r=3;t=1, "b";r=499;t=3600'),
+            ],
+        },
+        {
+            "url": "https://new.example/b",
+            "status": 200,
+            "headers": [("RateLimit-Policy", '"c";q=5;w=86400'), ("RateLimit", '"c";r=4;t=10')],
+        },
+        {"url": "https://old.example/", "status": 429, "headers": [("Retry-After", "7")]},
+    )  # fmt: skip
+    assert main(["inspect", "--har", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "32 responses, 23 of them speak of limits" in out
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if ".example" in line}
+    assert rows["api.example.org"] == ["20", "0", "71", "x-ratelimit"]
+    assert rows["static.example.org"] == ["9", "0"]
+    assert rows["old.example"] == ["1", "1"]
+    assert "blocked.example" not in out
+    assert out.count("https://api.example.org/list") == 1
+    assert "(20 alike, this is the last)" in out
+    assert "3 of 10 requests in 1 s, renewed in 1 s" in out
+    assert '{"new.example": ["10/s", "500/hour", "5/day"]}' in out
+    assert "secret" not in out
+
+
+def test_a_hostile_answer_is_shown_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = har(
+        tmp_path / "x.har",
+        {"status": 429, "headers": [("Retry-After", "\x1b[31m[bold]9[/bold][/nonsense]")]},
+    )
+    assert main(["inspect", "--har", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "[bold]9[/bold][/nonsense]" in out
+
+
+def test_a_server_that_does_not_answer_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "http://127.0.0.1:9/"]) == 1
+    said = capsys.readouterr().err
+    assert "http://127.0.0.1:9/" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -89,7 +159,6 @@ def test_recorded_responses_are_read(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ([], "URL"),
         (["http://127.0.0.1:9/", "--har", "x"], "either"),
-        (["http://127.0.0.1:9/"], "http://127.0.0.1:9/"),
         (["nonsense"], "nonsense"),
         (["--har", "missing.har"], "missing.har"),
         (["http://127.0.0.1:9/", "--header", "no-colon"], "'no-colon'"),

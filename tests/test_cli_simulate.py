@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import io
 import sys
 from math import inf
@@ -12,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from helpers.without import without
 
 from throttle.cli import main
 from throttle.cli.arrivals import PATTERNS, from_log
@@ -211,32 +211,12 @@ def test_what_is_wrong_is_named(
     assert named in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("module", "words", "extra"),
-    [
-        ("matplotlib", ["burst", "--plot", "x.svg"], "throttle-asyncio[plot]"),
-        ("rich", ["burst"], "throttle-asyncio[cli]"),
-    ],
-)
 def test_a_missing_part_is_one_line_that_says_what_to_install(
-    module: str,
-    words: list[str],
-    extra: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name.partition(".")[0] == module:
-            raise ImportError(name)
-        return real(name, *rest)
-
-    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "throttle.cli.picture", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert main(["simulate", *words]) == 2
-    said = capsys.readouterr().err
-    assert extra in said
-    assert said.count("\n") == 1
+    without(monkeypatch, "matplotlib")
+    assert main(["simulate", "burst", "--plot", "x.svg"]) == 2
+    told = capsys.readouterr()
+    assert "throttle-asyncio[plot]" in told.err
+    assert told.err.count("\n") == 1
+    assert not told.out

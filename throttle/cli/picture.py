@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-__all__ = ["Row", "Seen", "draw", "draw_requests"]
+__all__ = ["Row", "Seen", "check", "draw", "draw_requests"]
 
 #: Above so many arrivals a row is drawn as rates.
 _MOST_MARKS = 400
@@ -47,8 +47,17 @@ class Seen(NamedTuple):
     refused: Sequence[float]
 
 
+def check(path: Path) -> None:
+    """Before the work: ValueError if no picture can be written there."""
+    known = Figure().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise ValueError(f"{path.suffix!r} is none of .png, .svg, .pdf")
+    if not path.parent.is_dir():
+        raise ValueError(f"{str(path.parent)!r} is not a folder")
+
+
 def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
-    """Write a picture; the ending of `path` chooses the format. ValueError for one unknown."""
+    """Write a picture; the ending of `path` chooses the format (see `check`)."""
     end = max((t for row in rows for t in (*row.left, *row.arrivals) if t < inf), default=1.0)
     many = any(len(row.arrivals) > _MOST_MARKS for row in rows)
     scale, unit = 1.0, "seconds"
@@ -68,7 +77,7 @@ def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
 
 
 def draw_requests(clients: Sequence[Seen], path: Path, *, width: float, title: str) -> None:
-    """What a server saw of each client, in intervals of `width` seconds. ValueError as above."""
+    """What a server saw of each client, in intervals of `width` seconds."""
     ends = [max((*one.served, *one.refused), default=0.0) for one in clients]
     count = max(1, ceil((max(ends) + 1e-9) / width))
     edges = [number * width for number in range(count)]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from throttle.cli import options as types
 from throttle.cli.arrivals import PATTERNS, from_log
@@ -42,6 +43,11 @@ EXAMPLES = """examples:
   throttle simulate poisson --rate 20 --count 200 token-bucket:10/s,burst=10 sliding-log:10/s
   throttle simulate access.log sliding-log:100/minute 'sliding-log:5/s&sliding-log:100/minute'
   throttle simulate bursts --plot bursts.svg
+
+exit codes:
+  0    done
+  2    the command line was wrong, a file cannot be used, or a part is not installed
+  130  interrupted
 """
 
 
@@ -109,17 +115,23 @@ def run(options: argparse.Namespace) -> int:
         makers = {spec: factory(spec) for spec in options.limiters or DEFAULTS}
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
-    outcomes = [simulate(name, make, arrivals) for name, make in makers.items()]
-    _show(options, arrivals, outcomes)
+    screen = console()
     if options.plot is not None:
         try:
-            from throttle.cli.picture import Row, draw
+            from throttle.cli.picture import Row, check, draw
         except ImportError:
             raise missing("matplotlib", "plot") from None
         try:
+            check(options.plot)
+        except ValueError as error:
+            raise UsageError(f"--plot {options.plot}: {error}") from error
+    outcomes = [simulate(name, make, arrivals) for name, make in makers.items()]
+    _show(screen, options, arrivals, outcomes)
+    if options.plot is not None:
+        try:
             rows = [Row(one.name, one.arrivals, one.granted, one.left) for one in outcomes]
             draw(rows, options.plot, title=f"{len(arrivals)} arrivals: {options.arrivals}")
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise UsageError(f"--plot {options.plot}: {error}") from error
     return 0
 
@@ -156,9 +168,8 @@ def _queue(limiter: Limiter, arrivals: Sequence[float]) -> Iterator[float]:
 
 
 def _show(
-    options: argparse.Namespace, arrivals: Sequence[float], outcomes: Sequence[Outcome]
+    screen: Any, options: argparse.Namespace, arrivals: Sequence[float], outcomes: Sequence[Outcome]
 ) -> None:
-    screen = console()
     span = arrivals[-1] - arrivals[0]
     screen.print(clean(f"{len(arrivals)} arrivals in {span:.6g} s ({options.arrivals})"))
     most = f"most/{options.window:g}s"

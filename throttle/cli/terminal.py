@@ -22,17 +22,18 @@ def console(*, stderr: bool = False) -> Any:
     return Console(stderr=stderr, highlight=False)
 
 
-def table(*titles: str, header: bool = True) -> Any:
-    """A table whose first column holds names, the others numbers."""
+def table(*titles: str, last: str | None = None, header: bool = True) -> Any:
+    """A table whose first column holds names, the others numbers; `last` – of one for texts."""
     from rich import box
     from rich.table import Table
 
     made = Table(box=box.SIMPLE_HEAD, show_header=header, padding=(0, 1), pad_edge=False)
-    for number, title in enumerate(titles):
-        if number:
-            made.add_column(title, justify="right", no_wrap=True)
-        else:
-            made.add_column(title, overflow="fold")
+    name, *numbers = titles
+    made.add_column(name, overflow="fold", min_width=16)
+    for title in numbers:
+        made.add_column(title, justify="right", no_wrap=True)
+    if last is not None:
+        made.add_column(last, overflow="fold")
     return made
 
 
