@@ -143,6 +143,8 @@ class Display:
 
 def _per(count: float, seconds: float) -> str:
     """A rate for people, in the unit in which it was meant."""
+    if seconds < 1:
+        count, seconds = count / seconds, 1.0
     names: dict[float, str] = {1: "s", 60: "min", 3600: "h", 86400: "day"}
     return f"{count:.3g}/{names.get(seconds) or f'{seconds:.3g}s'}"
 

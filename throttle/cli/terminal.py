@@ -6,11 +6,14 @@ terminal there are no colours, and nothing that moves.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from throttle.cli.options import missing
 
 __all__ = ["amount", "clean", "console", "table"]
+
+_WIDE = 160
 
 
 def console(*, stderr: bool = False) -> Any:
@@ -19,7 +22,10 @@ def console(*, stderr: bool = False) -> Any:
         from rich.console import Console
     except ImportError:
         raise missing("rich", "cli") from None
-    return Console(stderr=stderr, highlight=False)
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _WIDE  # nothing has to fit anywhere
+    return made
 
 
 def table(*titles: str, last: str | None = None, header: bool = True) -> Any:
