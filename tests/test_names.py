@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pickle
 import pkgutil
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,29 @@ def test_using_limiters_without_waiting_imports_no_event_loop() -> None:
         ".allow(1); t.throttle(1)(len)('a'); t.Concurrency(1).allow(); print(*sys.modules)"
     )
     assert set(fresh(program).split()).isdisjoint(HEAVY)
+
+
+#: A floor of the house, and what it may import of the house besides itself.
+FLOORS = {
+    "algorithms": {"checks", "clock", "limiter", "rate", "snapshot"},
+    "parking": {"clock", "lock"},
+    "waiting": {"clock", "errors", "lines", "lock", "outlook", "parking"},
+    "limiter": {"checks", "clock", "entering", "errors", "lock", "snapshot", "waiting"},
+}
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_imports_run_one_way(floor: str) -> None:
+    """At run time: what is imported for types, or inside a function, makes no circle."""
+    place = Path(throttle.__path__[0], floor)
+    found: set[str] = set()
+    for path in place.glob("*.py") if place.is_dir() else [place.with_suffix(".py")]:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module == "throttle":
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("throttle."):
+                found.add((node.module or "").split(".")[1])
+    assert found - {floor} <= FLOORS[floor]
 
 
 @pytest.mark.parametrize("name", throttle.__all__)

@@ -182,6 +182,7 @@ def test_the_page_names_every_hook_and_no_other() -> None:
 
 #: Of the methods of `Limiter`, those that are no hooks: the two, and the library's own.
 PRIVATE = {
+    "_as_new_at", "_level", "_postpone",
     "_ready_at", "_take", "_enter", "_enter_by_departure", "_shown", "_foreseen", "_needs",
     "_pause_for", "_pause_left", "_clone", "_now", "_given", "_settle", "_back", "_spend", "_shut",
     "_told", "_change", "_too_large", *Limiter.__slots__,

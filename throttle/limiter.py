@@ -505,14 +505,7 @@ class Limiter(Entering):
         `now` if that is already so; inf while anybody waits, or if it never will be.
         """
         with LOCK:
-            now = self._given(now)
-            self._settle(now)
-            paused = -inf
-            if self._side is not None:
-                paused = self._side.paused_until
-                if self._side.is_wanted():
-                    return inf
-            return clock.or_now(max(paused, self._fresh_at()), now)
+            return self._as_new_at(self._given(now))
 
     def reset(self) -> None:
         """Become as new: state, pause and statistics. Who waits is served anew."""
@@ -551,6 +544,34 @@ class Limiter(Entering):
             self._restore(now, numbers)
             self._pause_for(now, pause)
             waiting.changed(self)
+
+    # ---------------------------------------------------------------- for the verbs of a subclass
+
+    def _as_new_at(self, now: float) -> float:
+        """`fresh_at`, under LOCK: a composite asks its members too."""
+        self._settle(now)
+        paused = -inf
+        if self._side is not None:
+            paused = self._side.paused_until
+            if self._side.is_wanted():
+                return inf
+        return clock.or_now(max(paused, self._fresh_at()), now)
+
+    def _level(self, now: float | None) -> float:
+        """What fits, in permits: below 0 in debt; whoever waits, and paused or not."""
+        with LOCK:
+            return self._available(self._settle(self._given(now)))
+
+    def _postpone(self, cost: float, at: float, most: float) -> None:
+        """Count `cost` permits spent at `at` from now on, but from `at + most` at the latest."""
+        with LOCK:
+            now = self._settle(self._now())
+            to = min(now, at + most)
+            if to > at:
+                self._refund(now, cost, at)
+                self._spend(to, cost)
+                if self._side is not None:
+                    waiting.changed(self)
 
     def _change(self, **parameters: Any) -> None:
         """Set checked parameters while running; waiters are timed anew."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, final
 
 from throttle.checks import non_negative
 from throttle.limiter import Cost, Limiter
-from throttle.lock import LOCK
 from throttle.snapshot import describe
 
 __all__ = ["AllOf"]
@@ -128,11 +127,9 @@ class AllOf(Limiter):
         for leaf, share in self._needs(cost):
             leaf._refund(leaf._settle(now), share, at)
 
-    def fresh_at(self, now: float | None = None) -> float:
+    def _as_new_at(self, now: float) -> float:
         """The latest of its own and its members': their pauses and lines count too."""
-        with LOCK:
-            now = self._given(now)
-            return max(super().fresh_at(now), *(m.fresh_at(now) for m in self._members))
+        return max(super()._as_new_at(now), *(m._as_new_at(now) for m in self._members))
 
     def _fresh_at(self) -> float:
         return max(member._fresh_at() for member in self._members)

@@ -41,5 +41,5 @@ class LeakyBucket(Bucket):
         return or_now(self._full_at(), now)  # full of tokens: dry of water
 
     def water(self, now: float | None = None) -> float:
-        """How much is in the bucket, in permits."""
-        return self._capacity - self._available(self._settle(self._given(now)))
+        """How much is in the bucket at `now`, in permits; more than fits in debt."""
+        return self._capacity - self._level(now)

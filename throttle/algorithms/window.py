@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from throttle import waiting
 from throttle.checks import non_negative, positive
 from throttle.limiter import Limiter
-from throttle.lock import LOCK
 from throttle.rate import Rate, RateLike
 
 __all__ = ["Window"]
@@ -48,14 +46,7 @@ class Window(Limiter):
         For whoever learns only afterwards when a call was counted elsewhere: a server counts its
         arrival, which lies between the sending and the answer.
         """
-        with LOCK:
-            now = self._settle(self._now())
-            to = min(now, at + non_negative("most", most, infinite=True))
-            if to > at:
-                self._refund(now, cost, at)
-                self._spend(to, cost)
-                if self._side is not None:
-                    waiting.changed(self)
+        self._postpone(cost, at, non_negative("most", most, infinite=True))
 
     def _checked_limit(self, limit: object) -> float:
         return positive("limit", limit)
