@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any, get_type_hints
 
 import pytest
+from yarl import URL
 
 from throttle import Concurrency, Keyed, PoliteSession, ThrottledSession, TokenBucket
 from throttle.http.dialects import Dialect
 from throttle.http.middleware import ThrottleMiddleware
 from throttle.http.options import Options, new_engine
-from throttle.http.signals import read_signal
+from throttle.http.signals import Overrides, read_signal
 from throttle.http.transport import ThrottledTransport
 
 CLIENTS: dict[str, Callable[..., Any]] = {
@@ -30,6 +31,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"signals": [("host", {})]}, TypeError, ["signals", "host"]),
     ({"signals": {3: {}}}, TypeError, ["signals", "3"]),
     ({"signals": {"": {}}}, ValueError, ["signals", "''"]),
+    ({"signals": {"a.example:8080": {}}}, ValueError, ["signals", "'a.example:8080'"]),
     ({"signals": {"http://a.example": {}}}, ValueError, ["signals", "'http://a.example'"]),
     ({"signals": {"a.example": 3}}, TypeError, ["signals['a.example']", "3"]),
     ({"signals": {"a.example": None}}, TypeError, ["signals['a.example']", "None"]),
@@ -98,6 +100,25 @@ def test_every_setting_has_a_wrong_value_above() -> None:
 )
 def test_good_settings_for_signals_are_taken(signals: Any) -> None:
     assert ThrottleMiddleware(signals=signals).engine is not None
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("api.example.com", "https://API.example.com./v1"),
+        ("api.example.com.", "https://api.example.com/"),
+        ("Bücher.example", "https://xn--bcher-kva.example:8080/"),
+        ("xn--bcher-kva.example", "https://bücher.example/"),
+        ("[::1]", "http://[0:0:0:0:0:0:0:1]:8080/"),
+        ("::1", "http://[::1]/"),
+    ],
+)
+def test_settings_for_signals_are_found_however_the_host_is_spelled(host: str, url: str) -> None:
+    mine: Overrides = {"reset": "ms-delta"}
+    find = new_engine(signals={host: mine, "other.example": {}}).signals
+    assert find is not None
+    assert find(URL(url)) is mine
+    assert find(URL("https://example.com/")) is None
 
 
 @pytest.mark.parametrize("overrides", [{"rest": 1}, {"reset": "foo"}, {"dialects": [1]}, 3])

@@ -339,6 +339,31 @@ async def test_a_small_refusal_keeps_the_connection_for_reuse() -> None:
         assert (len(site.got), len(ports)) == (5, 1)
 
 
+@pytest.mark.parametrize("how", ["garbage", "cut off"])
+async def test_a_refused_body_that_is_broken_is_not_waited_for(how: str) -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=429, headers={"Content-Type": "application/json"})
+        if how == "garbage":
+            response.headers["Content-Encoding"] = "gzip"
+        response.content_length = 1000
+        await response.prepare(request)
+        await response.write(b"garbage" * 20)
+        if how == "cut off":
+            assert request.transport is not None
+            request.transport.close()
+        await asyncio.sleep(60)
+        return response
+
+    policy = Retry(attempts=3, base=0)
+    async with Site(refuse) as site, ThrottledSession(retry=policy, concurrency=1) as http:
+        async with http.get(site.url) as response:
+            assert response.status == 429
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+        assert len(site.got) == 3
+        assert now() < 0.5
+
+
 async def test_cookies_of_a_refused_response_are_kept_and_sent() -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:
         response = web.Response(status=429)

@@ -262,6 +262,8 @@ async def _read(response: ClientResponse) -> bytes | None:
     """A small body; it stays readable for whoever gets the response."""
     if (response.content_length or 0) > SMALL:
         return None
+    if response.content.exception() is not None:  # no end would ever come
+        return None
     try:
         async with asyncio.timeout(DRAIN):
             # Reading would close the response if it were cut short; waiting does not.

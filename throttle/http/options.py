@@ -13,7 +13,7 @@ from yarl import URL
 from throttle.http.call import Engine
 from throttle.http.events import Hooks, Retried, Signalled, Waited
 from throttle.http.retry import Retry
-from throttle.http.routes import Limit, Routes
+from throttle.http.routes import Limit, Routes, host_of
 from throttle.http.signals import Overrides, check_overrides
 from throttle.limiter import SupportsAcquire, is_limiter
 
@@ -92,11 +92,16 @@ def _lookup(signals: Any) -> Callable[[URL], Overrides | None] | None:
         raise TypeError(
             f"signals must be a mapping from host to settings, or a function, not {signals!r}"
         )
+    hosts: dict[str, Overrides] = {}
     for host, overrides in signals.items():
         if not isinstance(host, str):
             raise TypeError(f"signals must be keyed by host, not {host!r}")
-        if not host or "/" in host:
+        try:
+            name = host_of(URL.build(scheme="http", host=host.strip("[]")))
+        except ValueError:
+            name = ""
+        if not name or "/" in host:
             raise ValueError(f"signals must be keyed by host alone, not {host!r}")
         check_overrides(overrides, f"signals[{host!r}]")
-    hosts = {host.lower(): overrides for host, overrides in signals.items()}
-    return lambda url: hosts.get((url.host or "").lower())
+        hosts[name] = overrides
+    return lambda url: hosts.get(host_of(url))

@@ -24,7 +24,7 @@ from throttle.http.origin import Origin
 from throttle.limiter import SupportsAcquire, is_limiter
 from throttle.rate import Rate, RateLike
 
-__all__ = ["Limit", "Routes", "check_limit", "check_limits", "made_limiter"]
+__all__ = ["Limit", "Routes", "check_limit", "check_limits", "host_of", "made_limiter"]
 
 _MOST_FOUND = 1000
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -102,7 +102,7 @@ class Routes:
     def siblings(self, url: URL, method: str) -> list[Origin]:
         """All that are kept for the same server: a pause it asks for is a pause of them all."""
         key = self._key_of(url, method)
-        places = {None, *(entry[2] for entry in self._limits.get(_host(url), ()))}
+        places = {None, *(entry[2] for entry in self._limits.get(host_of(url), ()))}
         found = (self._origins.get((key, place)) for place in places)
         return [origin for origin in found if origin is not None]
 
@@ -116,12 +116,12 @@ class Routes:
         if self._key is not None:
             return self._key(url, method)
         scheme = url.scheme
-        return (_WEB_SOCKETS.get(scheme, scheme), _host(url), url.port)
+        return (_WEB_SOCKETS.get(scheme, scheme), host_of(url), url.port)
 
     def _entry(self, url: URL) -> tuple[str | None, Limit | None]:
         if self._limits:
             path = url.path
-            for port, prefix, place, limit in self._limits.get(_host(url), ()):
+            for port, prefix, place, limit in self._limits.get(host_of(url), ()):
                 if port in (None, url.port) and _is_below(path, prefix):
                     return place, limit
         return None, self._rate
@@ -199,7 +199,7 @@ def _place(place: Any) -> tuple[str, int | None, str]:
     try:
         url = URL(place if "://" in place else f"//{place}")
         # Written with a scheme, it means that scheme's port; a bare host means every port.
-        host, port = _host(url), url.port if "://" in place else url.explicit_port
+        host, port = host_of(url), url.port if "://" in place else url.explicit_port
     except ValueError:
         host, port = "", None
     if not host:
@@ -211,7 +211,7 @@ def _is_below(path: str, prefix: str) -> bool:
     return path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/")
 
 
-def _host(url: URL) -> str:
+def host_of(url: URL) -> str:
     """Without what makes no difference: case, a trailing dot, the spelling of other alphabets."""
     return (url.raw_host or "").lower().rstrip(".")
 
