@@ -120,7 +120,7 @@ def test_a_ring_overwrites_its_oldest() -> None:
     for value in range(5):
         ring.push(value)
     assert (len(ring), ring.is_full, ring.to_list()) == (3, True, [2, 3, 4])
-    assert ring.peek_oldest() == 2
+    assert (ring.peek_oldest(), ring.peek_newest()) == (2, 4)
     assert (ring.pop(), ring.pop(), ring.to_list()) == (2, 3, [4])
     assert repr(ring) == "RingBuffer([4], capacity=3)"
 
@@ -129,7 +129,13 @@ def test_an_empty_ring_has_nothing_to_give() -> None:
     ring = RingBuffer[str](2)
     ring.push("gone")
     ring.pop()
-    for ask in (ring.pop, ring.peek_oldest, ring.pop_newest, lambda: ring.rotate("x")):
+    for ask in (
+        ring.pop,
+        ring.peek_oldest,
+        ring.peek_newest,
+        ring.pop_newest,
+        lambda: ring.rotate("x"),
+    ):
         with pytest.raises(IndexError, match="empty"):
             ask()
     with pytest.raises(IndexError):
@@ -175,6 +181,8 @@ def test_a_ring_is_a_bounded_deque(capacity: int, calls: list[str]) -> None:
                 assert getattr(ring, call)() == (model.popleft if call == "pop" else model.pop)()
         assert ring.to_list() == list(model) == [ring[index] for index in range(len(ring))]
         assert (len(ring), ring.is_full) == (len(model), len(model) == model.maxlen)
+        if model:
+            assert (ring.peek_oldest(), ring.peek_newest()) == (model[0], model[-1])
 
 
 def test_a_ring_keeps_nothing_alive_that_it_gave_away() -> None:
@@ -703,8 +711,8 @@ def test_the_newest_values_of_a_ring_are_cut_and_put_back(capacity: int) -> None
                 ring.push(value)
             before = ring.to_list()
             kept = before[: len(before) - count]
-            assert ring.cut(count) == before[len(before) - count :]
+            assert ring._cut(count) == before[len(before) - count :]
             assert ring.to_list() == kept
             assert [cell for cell in ring._cells if cell is not None] != [] or not kept
-            ring.extend([-1] * count)
+            ring._extend([-1] * count)
             assert ring.to_list() == kept + [-1] * count

@@ -81,12 +81,12 @@ class RingBuffer(Generic[T]):
 
     def pop_newest(self) -> T:
         """Take the newest value out. IndexError when empty."""
-        value = self[self._count - 1]
+        value = self.peek_newest()
         self._count -= 1
         self._cells[(self._head + self._count) % len(self._cells)] = None
         return value
 
-    def cut(self, count: int) -> list[T]:
+    def _cut(self, count: int) -> list[T]:
         """Take the newest `count` values out, and answer them, oldest first. O(count)."""
         cells, start = self._cells, (self._head + self._count - count) % len(self._cells)
         straight = min(count, len(cells) - start)  # the rest lies round the end of the array
@@ -96,7 +96,7 @@ class RingBuffer(Generic[T]):
         self._count -= count
         return taken
 
-    def extend(self, values: list[T]) -> None:
+    def _extend(self, values: list[T]) -> None:
         """Push values for which there is room, the oldest first. O(len(values))."""
         cells, start = self._cells, (self._head + self._count) % len(self._cells)
         straight = min(len(values), len(cells) - start)
@@ -110,6 +110,10 @@ class RingBuffer(Generic[T]):
             raise IndexError("the ring buffer is empty")
         value: T = self._cells[self._head]
         return value
+
+    def peek_newest(self) -> T:
+        """The newest value. IndexError when empty."""
+        return self[self._count - 1]
 
     def __getitem__(self, index: int) -> T:
         """The value that came `index` after the oldest. IndexError outside."""

@@ -69,11 +69,11 @@ class SlidingWindowLog(Window):
             double, limit = 2 * log.capacity, int(self._limit)
             self._log = log = log.resized(limit if log.capacity < limit < double else double)
         # Later entries there are for a plan kept late, and for a permit moved by `settle`.
-        in_order = not log or log[len(log) - 1][0] <= at
-        later = [] if in_order else log.cut(len(log) - bisect_right(log, at, key=_INSTANT))
-        before = log[len(log) - 1][1] if log else self._gone
+        in_order = not log or log.peek_newest()[0] <= at
+        later = [] if in_order else log._cut(len(log) - bisect_right(log, at, key=_INSTANT))
+        before = log.peek_newest()[1] if log else self._gone
         log.push((at, before + int(cost)))
-        log.extend([(instant, total + int(cost)) for instant, total in later])
+        log._extend([(instant, total + int(cost)) for instant, total in later])
         self._total += int(cost)
 
     def _forget(self, now: float) -> None:
@@ -115,21 +115,21 @@ class SlidingWindowLog(Window):
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         """Takes out the newest permits spent at or before `at`, and counts the later ones down."""
         log = self._log
-        later = [] if at is None else log.cut(len(log) - bisect_right(log, at, key=_INSTANT))
+        later = [] if at is None else log._cut(len(log) - bisect_right(log, at, key=_INSTANT))
         left: float = int(cost)
         while left and log:
             instant, total = log.pop_newest()
-            before = log[len(log) - 1][1] if log else self._gone
+            before = log.peek_newest()[1] if log else self._gone
             given = min(left, total - before)
             left -= given
             if total - given > before:
                 log.push((instant, total - given))
         given = int(cost) - left
         self._total -= given
-        log.extend([(instant, total - given) for instant, total in later])
+        log._extend([(instant, total - given) for instant, total in later])
 
     def _fresh_at(self) -> float:
-        return self._log[len(self._log) - 1][0] + self._window if self._log else -inf
+        return self._log.peek_newest()[0] + self._window if self._log else -inf
 
     def _retune(self, now: float, **new: Any) -> None:
         self._forget(now)  # a longer window does not call back what has left the shorter one

@@ -92,10 +92,10 @@ class _Ring(RingBuffer[tuple[float, float]]):
     def to_list(self) -> list[tuple[float, float]]:
         return [self[index] for index in range(len(self))]
 
-    def cut(self, count: int) -> list[tuple[float, float]]:
+    def _cut(self, count: int) -> list[tuple[float, float]]:
         return [self.pop_newest() for _ in range(count)][::-1]
 
-    def extend(self, values: list[tuple[float, float]]) -> None:
+    def _extend(self, values: list[tuple[float, float]]) -> None:
         for value in values:
             self.push(value)
 
@@ -176,7 +176,7 @@ class Model:
             size = len(ring._cells)
             if not (0 <= ring._head < size and 0 <= ring._count <= size):
                 raise ValueError("its log is out of range")
-            leaf._total = ring[ring._count - 1][1] if ring._count else leaf._gone
+            leaf._total = ring.peek_newest()[1] if ring._count else leaf._gone
 
     def check(self) -> None:
         """Look at every entry of every log. ValueError when they are in no order."""
