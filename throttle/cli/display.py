@@ -146,7 +146,8 @@ def _per(count: float, seconds: float) -> str:
     if seconds < 1:
         count, seconds = count / seconds, 1.0
     names: dict[float, str] = {1: "s", 60: "min", 3600: "h", 86400: "day"}
-    return f"{count:.3g}/{names.get(seconds) or f'{seconds:.3g}s'}"
+    number = f"{count:.3g}" if count < 100 else f"{count:.0f}"
+    return f"{number}/{names.get(seconds) or f'{seconds:.3g}s'}"
 
 
 def _clock(seconds: float) -> str:
