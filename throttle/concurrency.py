@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 from math import inf
 from types import TracebackType
 from typing import Any, Self, final
@@ -146,22 +147,31 @@ class Concurrency:
         `of` – whose slot, as told by `holder()` in the task or thread that took it. Left out, it
         is the caller's own, or, if the caller has none, that of whoever took one first.
         """
-        with LOCK:
-            if not self._holders:
-                raise RuntimeError("release() of a slot that nobody holds")
-            owner = holder() if of is None else of
-            if owner not in self._holders:
-                if of is not None:
-                    raise RuntimeError(f"release() of a slot that {of!r} does not hold")
-                owner = next(iter(self._holders))
-            if self._holders[owner] == 1:
-                del self._holders[owner]
-            else:
-                self._holders[owner] -= 1
-            slots = self._slots
-            slots.taken -= 1
-            if slots._side is not None:
-                waiting.changed(slots, eased=True)
+        if not LOCK._is_owned():  # type: ignore[attr-defined]
+            with LOCK:
+                self._give_back(of)
+        else:  # the garbage collector closed a holder in the middle of a decision
+            side = self._slots._side
+            queues = () if side is None else tuple(side.lines.values())
+            waiting.postpone(partial(self._give_back, of), queues)
+
+    def _give_back(self, of: object) -> None:
+        """`release`, under LOCK."""
+        if not self._holders:
+            raise RuntimeError("release() of a slot that nobody holds")
+        owner = holder() if of is None else of
+        if owner not in self._holders:
+            if of is not None:
+                raise RuntimeError(f"release() of a slot that {of!r} does not hold")
+            owner = next(iter(self._holders))
+        if self._holders[owner] == 1:
+            del self._holders[owner]
+        else:
+            self._holders[owner] -= 1
+        slots = self._slots
+        slots.taken -= 1
+        if slots._side is not None:
+            waiting.changed(slots, eased=True)
 
     def _took(self, owner: object, timeout: float | None) -> bool:
         """Take a slot if one is free and nobody waits.
@@ -174,6 +184,7 @@ class Concurrency:
         with LOCK:
             if self._born != generation():
                 self._forget_the_others()
+            waiting.bury()
             # The same as `_slots.allow`, in one step; slots are never paused: any instant will do.
             if slots.taken < slots.n and not slots._shut(0.0):
                 slots.taken += 1

@@ -412,18 +412,20 @@ class Limiter(Entering):
                 return 0.0
         if timeout is not None:
             timeout = checks.non_negative("timeout", timeout, infinite=True)
-        with LOCK:
-            now = self._now()
-            at = self._settle(now)
-            if not self._shut(at) and self._enter(at, cost):
-                self._granted += 1
-                return 0.0
-            place = waiting.this_thread(blocks=timeout != 0)
-            waiter = waiting.join(self, cost, now, timeout, place)
+        waiter = None
         try:
+            with LOCK:
+                now = self._now()
+                at = self._settle(now)
+                if not self._shut(at) and self._enter(at, cost):
+                    self._granted += 1
+                    return 0.0
+                place = waiting.this_thread(blocks=timeout != 0)
+                waiter = waiting.join(self, cost, now, timeout, place)
             waiter.block()
         except BaseException:
-            waiting.abandon(waiter)
+            if waiter is not None:
+                waiting.abandon(waiter)
             raise
         return self._told(cost, waiting.stood(waiter, self._now()))
 

@@ -21,8 +21,9 @@ charged exactly once; a line with a live head that can go has a timer for it; no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import count as _counter
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Side",
     "abandon",
+    "bury",
     "changed",
     "count",
     "dismiss",
@@ -47,6 +49,7 @@ __all__ = [
     "generation",
     "join",
     "leave",
+    "postpone",
     "retuned",
     "stood",
     "this_loop",
@@ -62,8 +65,8 @@ _PATIENCE = 1
 _COARSE = 0.001
 
 _arrival = _counter()
-#: Waiters whose coroutine the garbage collector closed in the middle of a decision.
-_dropped: deque[Any] = deque()
+#: What coroutines still had to do that the garbage collector closed in the middle of a decision.
+_last_wills: deque[Callable[[], None]] = deque()
 
 
 # -------------------------------------------------------------------- coming and going
@@ -71,7 +74,7 @@ _dropped: deque[Any] = deque()
 
 def join(asker: Limiter, cost: Any, now: float, timeout: float | None, place: Place) -> Any:
     """Stand in line; the waiter to sleep on. Under LOCK. CostTooLarge, QueueFull, WaitTimeout."""
-    _bury()
+    bury()
     shares = asker._needs(cost)
     try:
         for leaf, share in shares:
@@ -102,12 +105,16 @@ def join(asker: Limiter, cost: Any, now: float, timeout: float | None, place: Pl
         queue.add(waiter)
         sure = False
     waiter.line = queue
-    if timeout is not None and timeout < inf:
-        patience = timeout + (_GRACE if asker._foreseen else 0.0)
-        guard = None if sure else place.guard(waiter, patience, _expire)
-        queue.deadlines[waiter] = Deadline(now + patience, timeout, guard)
-    if queue.first() is waiter:
-        _serve(queue)
+    try:
+        if timeout is not None and timeout < inf:
+            patience = timeout + (_GRACE if asker._foreseen else 0.0)
+            guard = None if sure else place.guard(waiter, patience, _expire)
+            queue.deadlines[waiter] = Deadline(now + patience, timeout, guard)
+        if queue.first() is waiter:
+            _serve(queue)
+    except BaseException:  # an interrupt: its place in line would never be given up
+        leave(waiter)
+        raise
     return waiter
 
 
@@ -118,8 +125,15 @@ def abandon(waiter: Any) -> None:
             leave(waiter)
     elif waiter.line is not None:
         # Only the garbage collector gets here, in the middle of a decision of this very thread.
-        _dropped.append(waiter)
-        waiter.line.place.poke(_bury_soon, None)
+        postpone(partial(leave, waiter), (waiter.line,))
+
+
+def postpone(call: Callable[[], None], queues: Iterable[Queue]) -> None:
+    """Call it under LOCK after the decision that this thread is in the middle of, and in any case
+    soon, for the sake of those who stand in these queues."""
+    _last_wills.append(call)
+    for queue in queues:
+        queue.place.poke(_bury_soon, None)
 
 
 def leave(waiter: Any) -> None:
@@ -160,14 +174,15 @@ def stood(waiter: Any, until: float) -> float:
     return max(0.0, seconds)
 
 
-def _bury() -> None:
-    while _dropped:
-        leave(_dropped.popleft())
+def bury() -> None:
+    """Do what was postponed. Under LOCK."""
+    while _last_wills:
+        _last_wills.popleft()()
 
 
 def _bury_soon(_: None) -> None:
     with LOCK:
-        _bury()
+        bury()
 
 
 def _expire(waiter: Any) -> None:
@@ -199,7 +214,7 @@ def changed(limiter: Limiter, *, eased: bool = False) -> None:
 
     `eased`: nobody can have to wait longer for it.
     """
-    _bury()
+    bury()
     for target in {limiter, *(leaf for leaf, _ in limiter._needs(limiter._checked(1)))}:
         side = target._side
         if side is None:

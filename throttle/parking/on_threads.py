@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from math import inf
 from typing import Any, Final
@@ -62,7 +63,8 @@ class ThreadPlace(SleeperPlace):
         return clock.now()
 
     def poke(self, call: Callable[[Any], None], argument: Any) -> None:
-        call(argument)
+        # Whoever asks is in the middle of a decision, which has to end first; here is no loop.
+        threading.Thread(target=call, args=(argument,), daemon=True).start()
 
 
 PLACE = ThreadPlace()
