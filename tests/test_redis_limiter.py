@@ -394,6 +394,38 @@ async def test_a_full_line_is_refused(client: Redis) -> None:
     assert limiter.stats().waiting == 0
 
 
+async def test_the_count_of_who_waits_is_right_whatever_becomes_of_them(client: Redis) -> None:
+    limiter = RedisLimiter(client, "count", LeakyBucket(200, 5, max_waiting=60))
+    chance = random.Random(7)
+    tasks: list[asyncio.Task[float]] = []
+    asks: list[asyncio.Task[bool]] = []
+    full = 0
+    for _ in range(400):
+        cost, timeout = chance.choice([1, 1, 2, 0.5]), chance.choice([None, None, 0, 0.02, 0.2])
+        tasks.append(asyncio.create_task(limiter.acquire(cost, timeout=timeout)))
+        if chance.random() < 0.3:
+            asks.append(asyncio.create_task(limiter.allow()))
+        if chance.random() < 0.3:
+            chance.choice(tasks).cancel()
+        await asyncio.sleep(chance.choice([0, 0, 0, 0.002]))
+        await asyncio.sleep(0)  # who was cancelled has left
+        waiting = sum(not task.done() and not task.cancelling() for task in tasks)
+        assert limiter.stats().waiting <= min(waiting, 60)
+        # One whose instant came in this very turn has left the line and not yet returned.
+        full = max(full, limiter.stats().waiting)
+    await asyncio.gather(*tasks, *asks, return_exceptions=True)
+    assert full == 60
+    assert limiter.stats().waiting == 0
+    await limiter.acquire()
+
+
+async def test_thousands_come_at_once_to_a_line_that_is_bounded(client: Redis) -> None:
+    limiter = RedisLimiter(client, "bounded", TokenBucket(1e9, 1e9, max_waiting=20_000))
+    done = await asyncio.gather(*(limiter.acquire() for _ in range(30_000)), return_exceptions=True)
+    assert sum(isinstance(one, float) for one in done) == 20_000
+    assert sum(isinstance(one, QueueFull) for one in done) == 10_000
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "names"),
     [
@@ -401,6 +433,7 @@ async def test_a_full_line_is_refused(client: Redis) -> None:
         ((SyncRedis(), "k", TokenBucket(1)), {}, TypeError, "client"),
         ((Redis(), 5, TokenBucket(1)), {}, TypeError, "key"),
         ((Redis(), "", TokenBucket(1)), {}, ValueError, "key"),
+        ((Redis(), "a\udcff", TokenBucket(1)), {}, ValueError, "key must be text"),
         ((Redis(), "k", "10/s"), {}, TypeError, "limiter"),
         ((Redis(), "k", FixedWindow(1, 1)), {}, TypeError, "FixedWindow"),
         ((Redis(), "k", TokenBucket(1) & TokenBucket(2)), {}, TypeError, "limiter"),
@@ -977,6 +1010,19 @@ async def test_a_client_that_decodes_replies_works(server: RedisServer) -> None:
         limiter = RedisLimiter(client, "decoded", SlidingWindowLog(2, 60))
         await limiter.reset()
         assert [await limiter.allow() for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "ascii"])
+async def test_a_client_that_encodes_otherwise_means_the_same_key(
+    client: Redis, server: RedisServer, encoding: str
+) -> None:
+    async with server.client(encoding=encoding) as other:
+        for key in ("plain", "日本{é}"):
+            here = RedisLimiter(client, key, SlidingWindowLog(3, 60))
+            there = RedisLimiter(other, key, SlidingWindowLog(3, 60))
+            assert await here.allow()
+            assert await there.allow(2)
+            assert not await here.allow()
 
 
 @pytest.mark.parametrize("template", FOUR, ids=repr)

@@ -85,6 +85,8 @@ class RedisLimiter:
             raise TypeError(f"key must be a str, not {key!r}")
         if not key:
             raise ValueError("key must not be empty")
+        if any("\ud800" <= letter <= "\udfff" for letter in key):
+            raise ValueError(f"key must be text that UTF-8 can write, not {key!r}")
         self._script = script_for(limiter)
         if getattr(limiter, "_initial", None) is not None:
             raise ValueError(

@@ -10,9 +10,9 @@ who leaves moves everybody behind him up, and what is left over is the last slot
 newcomer, or back to the server while it is still the last one reserved there, or lapses.
 
 State: `_queue` (not asked for yet), `_lanes` (by cost: who waits, and the slots), `_slots` (a heap
-of all slots to come). Invariants: a slot serves at most one caller; a lane never holds more slots
-than callers; nobody goes before a slot's instant, nor on word from the server older than a second
-(a pause may have been called meanwhile).
+of all slots to come), `_waiting` (who waits, for an answer or for an instant). Invariants: a slot
+serves at most one caller; a lane never holds more slots than callers; nobody goes before a slot's
+instant, nor on word from the server older than a second (a pause may have been called meanwhile).
 """
 
 from __future__ import annotations
@@ -146,6 +146,7 @@ class Line:
         self._loop = loop
         self._queue: deque[Caller] = deque()
         self._batch: list[Caller] = []  # those in flight
+        self._waiting: set[Caller] = set()
         self._lanes: dict[float, _Lane] = {}
         self._slots: list[_Slot] = []
         self._flight: asyncio.Task[None] | None = None
@@ -167,6 +168,8 @@ class Line:
         (delay inf: it never fits) or UnreachableError. Who is cancelled must `leave`."""
         caller = Caller(self._loop, waits, cost, timeout)
         self._queue.append(caller)
+        if waits:
+            self._waiting.add(caller)
         if self._flight is None:
             self._depart()
         return caller
@@ -174,10 +177,7 @@ class Line:
     @property
     def waiting(self) -> int:
         """Callers who wait, for an answer or for their instant."""
-        asking = (*self._queue, *self._batch)
-        return sum(c.waits and c.lane is None and not c.done() for c in asking) + sum(
-            lane.live for lane in self._lanes.values()
-        )
+        return len(self._waiting)
 
     def _depart(self) -> None:
         if self._flight is None:
@@ -206,6 +206,7 @@ class Line:
                 self._go()
         except BaseException as error:
             for caller in (*self._batch, *self._queue):
+                self._waiting.discard(caller)
                 if isinstance(error, Exception):
                     caller.fail(error)
                 else:
@@ -275,6 +276,7 @@ class Line:
                     end = at
                     latest.append(slot)
                     if at <= own and not lane.live and not caller.done():
+                        self._waiting.discard(caller)
                         caller.set_result(slot)
                         continue
                     lane.slots.append(slot)
@@ -282,6 +284,7 @@ class Line:
                     if not caller.done():
                         lane.enter(caller)
                 else:
+                    self._waiting.discard(caller)
                     caller.fail(WaitTimeout(answer[place + let] - own, caller.timeout or 0.0))
             place += min(let + 1, len(callers))
             self._spare(lane)
@@ -295,6 +298,7 @@ class Line:
         for caller in (*batch, *self._queue):
             unreachable = UnreachableError()
             unreachable.__cause__ = error
+            self._waiting.discard(caller)
             caller.fail(unreachable)
         self._queue.clear()
         self._latest = []
@@ -304,6 +308,7 @@ class Line:
 
     def leave(self, caller: Caller) -> None:
         """A cancelled caller: its slot, if it had one, is the next one's."""
+        self._waiting.discard(caller)
         if caller.lane is not None:
             lane = caller.lane
             lane.leave(caller)
@@ -431,7 +436,9 @@ class Line:
                     continue
                 lane = self._lanes[slot.cost]
                 lane.slots.popleft()
-                lane.next().set_result(slot)
+                caller = lane.next()
+                self._waiting.discard(caller)
+                caller.set_result(slot)
                 if lane.is_over():
                     del self._lanes[slot.cost]
         self._time()

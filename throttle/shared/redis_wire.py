@@ -178,12 +178,13 @@ class Server:
         self, script: Script, keys: tuple[str, ...], words: tuple[str, ...], deadline: float
     ) -> Any:
         """Run a script until `deadline` (the loop's time), once; answer its reply."""
-        tail = (len(keys), *keys, " ".join(words))
+        # As bytes, whatever encoding the client has for texts of its user.
+        key, tail = keys[0].encode(), (len(keys), *(one.encode() for one in keys), " ".join(words))
         command: tuple[Any, ...] = ("EVALSHA", script.sha, *tail)
         found_again = False
         while True:
             try:
-                return await self._ask(keys[0], deadline, command)
+                return await self._ask(key, deadline, command)
             except errors.NoScriptError:
                 if command[0] == "EVAL":
                     raise
@@ -192,16 +193,16 @@ class Server:
                 if found_again or not _demoted(error):
                     raise
                 found_again = True
-                await self._find_again(keys[0], deadline)
+                await self._find_again(key, deadline)
 
     async def close(self) -> None:
         """Close what is open."""
         await self._wire.close()
 
-    async def _ask(self, key: str, deadline: float, command: tuple[Any, ...]) -> Any:
+    async def _ask(self, key: bytes, deadline: float, command: tuple[Any, ...]) -> Any:
         return await self._wire.ask(deadline, command)
 
-    async def _find_again(self, key: str, deadline: float) -> None:
+    async def _find_again(self, key: bytes, deadline: float) -> None:
         # A name or a Sentinel may point elsewhere by now; connecting asks it.
         await self._wire.close()
 
@@ -219,14 +220,14 @@ class Cluster(Server):
         for wire in self._wires.values():
             await wire.close()
 
-    async def _ask(self, key: str, deadline: float, command: tuple[Any, ...]) -> Any:
+    async def _ask(self, key: bytes, deadline: float, command: tuple[Any, ...]) -> Any:
         client = self._client()
         assert client is not None, "the limiter holds it"
         async with asyncio.timeout_at(deadline):
             await client.initialize()
         if self._doubtful:
             await self._find_again(key, deadline)
-        node = client.get_node_from_key(key)
+        node = _node_of(client, key)
         commands: tuple[tuple[Any, ...], ...] = (command,)
         while True:
             if node is None:
@@ -249,9 +250,9 @@ class Cluster(Server):
             except (errors.ConnectionError, errors.TimeoutError):
                 self._doubtful = True
                 raise
-            node, commands = client.get_node_from_key(key), (command,)
+            node, commands = _node_of(client, key), (command,)
 
-    async def _find_again(self, key: str, deadline: float) -> None:
+    async def _find_again(self, key: bytes, deadline: float) -> None:
         # A read, which the client may repeat as often as it likes: in passing it learns where the
         # key is by now.
         client = self._client()
@@ -273,6 +274,10 @@ class Cluster(Server):
         return wire
 
 
+def _node_of(client: RedisCluster, key: bytes) -> Any:
+    return client.get_node_from_key(key)  # type: ignore[arg-type]  # bytes are taken as they are
+
+
 def _maker(kind: Callable[..., Any], given: dict[str, Any]) -> Callable[[], Any]:
     ours = {
         "retry": Retry(NoBackoff(), 0),
@@ -282,6 +287,7 @@ def _maker(kind: Callable[..., Any], given: dict[str, Any]) -> Callable[[], Any]
         "socket_connect_timeout": None,
         "health_check_interval": 0,
         "decode_responses": False,
+        "encoding": "utf-8",
     }
     return lambda: kind(**{**given, **ours})
 
