@@ -102,13 +102,30 @@ def test_help_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFi
     assert max(map(len, told.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("command", [["demo"], ["simulate", "burst"]])
-def test_without_rich_it_says_what_to_install(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+FETCH = ["fetch", "http://127.0.0.1:9/"]
+
+
+@pytest.mark.parametrize(
+    ("command", "library", "extra"),
+    [
+        (["demo"], "rich", "cli"),
+        (["simulate", "burst"], "rich", "cli"),
+        (["inspect", "http://127.0.0.1:9/"], "rich", "cli"),
+        (FETCH, "rich", "cli"),
+        (FETCH, "protego", "scrape"),
+        ([*FETCH, "--redis", "redis://127.0.0.1:9"], "redis", "redis"),
+    ],
+)
+def test_a_part_that_is_missing_is_one_line_that_says_what_to_install(
+    command: list[str],
+    library: str,
+    extra: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    without(monkeypatch, "rich")
+    without(monkeypatch, library)
     assert main(command) == 2
     told = capsys.readouterr()
-    assert "throttle-asyncio[cli]" in told.err
+    assert f"throttle-asyncio[{extra}]" in told.err
     assert told.err.count("\n") == 1
     assert not told.out

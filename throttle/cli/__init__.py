@@ -36,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command is None:
         _top().parse_args(words)
         return 2
-    module = import_module(f"throttle.cli.{command}")
+    try:
+        module = import_module(f"throttle.cli.{command}")
+    except ImportError as error:  # a part is not installed; the text says which
+        print(f"throttle {command}: {error}", file=sys.stderr)
+        return 2
     parser = argparse.ArgumentParser(
         prog=f"throttle {command}",
         description=module.DESCRIPTION,

@@ -18,7 +18,7 @@ from throttle.http.retry import Retry
 from throttle.http.routes import Limit
 from throttle.rate import Rate
 
-__all__ = ["session"]
+__all__ = ["new_session"]
 
 #: Connections in use at a time: each goes with a file that is being written.
 _CONNECTIONS = 400
@@ -28,7 +28,7 @@ _CONNECT = 15.0
 _KEEP = 10.0
 
 
-def session(
+def new_session(
     plan: Plan,
     sharing: Sharing | None,
     *,

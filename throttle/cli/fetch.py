@@ -12,31 +12,31 @@ import argparse
 import asyncio
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from yarl import URL
 
 from throttle.cli import options as types
 from throttle.cli import sources
+from throttle.cli.client import new_session
 from throttle.cli.crew import Crew
 from throttle.cli.display import Display
 from throttle.cli.download import Download, on_retry, on_wait
-from throttle.cli.options import UsageError, missing
+from throttle.cli.options import UsageError
 from throttle.cli.plan import Plan, plan
 from throttle.cli.plan import declare as declare_plan
 from throttle.cli.sharing import Sharing, in_folder, in_redis
 from throttle.cli.store import Store
 from throttle.cli.tally import Tally
-from throttle.cli.target import Target, host_of, is_here, target
+from throttle.cli.target import Target, is_here, target
 from throttle.cli.todo import Todo
 from throttle.http.events import Signalled
+from throttle.http.polite import PoliteSession
 from throttle.http.retry import Retry
-
-if TYPE_CHECKING:
-    from throttle.http.polite import PoliteSession
+from throttle.http.routes import host_of
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "declare", "run"]
 
@@ -128,16 +128,12 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; answers the exit code."""
     sources.check(options.urls)
     chosen = plan(options)
-    try:
-        from throttle.cli import client
-    except ImportError:
-        raise missing("protego", "cli") from None
     sharing = None
     if options.shared is not None:
         sharing = in_folder(options.shared)
     elif options.redis is not None:
         sharing = in_redis(options.redis)
-    fetch = _Fetch(options, chosen, sharing, client.session)
+    fetch = _Fetch(options, chosen, sharing)
     _allow_many_files()
     try:
         return asyncio.run(fetch.all_of(sources.pieces(options.urls)))
@@ -153,9 +149,7 @@ class _Fetch:
         options: argparse.Namespace,
         plan: Plan,
         sharing: Sharing | None,
-        new_session: Callable[..., PoliteSession],
     ) -> None:
-        self._new_session = new_session
         self._options = options
         self._plan = plan
         self._sharing = sharing
@@ -214,7 +208,7 @@ class _Fetch:
     async def _work(self, source: Iterator[list[str]], todo: Todo, store: Store) -> None:
         options = self._options
         retry = Retry(attempts=options.tries, max_wait=options.max_wait)
-        session = self._new_session(
+        session = new_session(
             self._plan,
             self._sharing,
             retry=retry,

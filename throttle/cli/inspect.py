@@ -25,12 +25,12 @@ from throttle.cli.har import Recorded, recorded
 from throttle.cli.options import UsageError
 from throttle.cli.terminal import clean, console, table
 from throttle.http.dialects import DIALECTS, Index
+from throttle.http.evidence import SMALL
 from throttle.http.quotas import Quota
 from throttle.http.signals import Signal, read_signal
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "Seen", "configuration", "declare", "rates", "run"]
 
-_MOST_BODY = 65536
 _UNITS = {1.0: "s", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}
 _INDEX = Index(DIALECTS)
 
@@ -136,7 +136,7 @@ async def _ask(options: argparse.Namespace, headers: list[tuple[str, str]]) -> R
         session.request(options.method, options.url, headers=headers) as response,
     ):
         at = time.time()
-        body = await response.content.read(_MOST_BODY)
+        body = await response.content.read(SMALL)
         pairs = [(str(name), value) for name, value in response.headers.items()]
         text = body.decode("utf-8", "replace")
         return Recorded(str(response.url), response.status, pairs, text, at)

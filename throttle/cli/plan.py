@@ -29,6 +29,7 @@ from throttle.checks import whole
 from throttle.cli import options as types
 from throttle.cli.options import UsageError
 from throttle.http.politeness import checked_user_agent
+from throttle.http.routes import host_of
 from throttle.rate import Rate
 
 __all__ = ["PRODUCT", "Plan", "declare", "plan"]
@@ -139,8 +140,7 @@ def _user_agent(contact: str, version: str) -> str:
 
 
 def _host_of(place: str) -> str:
-    url = URL(place if "://" in place else f"//{place}")
-    return (url.host or "").lower().rstrip(".")
+    return host_of(URL(place if "://" in place else f"//{place}"))
 
 
 def _place(word: str) -> str:

@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from yarl import URL
 
+from throttle.http.routes import host_of
+
 #: Bytes of a list that are not UTF-8, as they stand in a text.
 _BYTE = re.compile("[\udc80-\udcff]")
 
-__all__ = ["Target", "host_of", "is_here", "target"]
+__all__ = ["Target", "is_here", "target"]
 
 
 class Target(NamedTuple):
@@ -37,11 +39,6 @@ def target(url: str) -> Target:
     user = f"{parsed.raw_user}:{parsed.raw_password}@" if parsed.raw_user else ""
     authority = str(origin).partition("://")[2]
     return Target(url, f"{parsed.scheme}://{user}{authority}{parsed.raw_path_qs}", host)
-
-
-def host_of(url: URL) -> str:
-    """The name of the host: what a polite session keeps a pace for."""
-    return (url.host or "").lower().rstrip(".")
 
 
 @lru_cache(1024)
