@@ -26,7 +26,7 @@ from throttle.http.politeness import Politeness, checked_user_agent, fetching_ru
 from throttle.http.retry import Retry
 from throttle.http.robots import LARGEST, Robots, product_of
 from throttle.http.robots_cache import RobotsCache
-from throttle.http.routes import Limit, check_limit, check_limits, made_limiter
+from throttle.http.routes import Limit, check_limit, check_limits, host_of, made_limiter
 from throttle.http.session import ThrottledSession
 from throttle.http.together import Together
 from throttle.limiter import Limiter, SupportsAcquire
@@ -203,7 +203,7 @@ def _paced(
 
 
 def _by_host(url: URL, method: str) -> str:
-    return (url.host or "").lower().rstrip(".")
+    return host_of(url)
 
 
 def _by_address(addresses: Addresses, url: URL, method: str) -> str:

@@ -26,7 +26,7 @@ from throttle.http.events import shown
 from throttle.http.pacer import Pacer
 from throttle.http.robots import Robots
 from throttle.http.robots_cache import RobotsCache
-from throttle.http.routes import Routes
+from throttle.http.routes import WEB_SOCKETS, Routes
 
 __all__ = ["Politeness", "checked_user_agent", "fetching_rules"]
 
@@ -35,8 +35,6 @@ log = logging.getLogger("throttle")
 #: Seconds between requests above which a site's wish is worth a line in the log.
 _LONG = 60.0
 _CONTACT = re.compile(r"[^\s@;()<>]+@[^\s@;()<>]+\.[^\s@;()<>]+|https?://[^\s/;()<>]+", re.I)
-
-_WEB_SOCKETS = {"ws": "http", "wss": "https"}
 
 _fetching: ContextVar[bool] = ContextVar("throttle_fetching_rules", default=False)
 
@@ -145,7 +143,7 @@ def _pacer_in(limiter: object) -> Pacer | None:
 def _site(url: URL) -> URL:
     """The origin whose robots.txt speaks of a URL; a web socket begins with a request to it."""
     origin = url.origin()
-    return origin.with_scheme(_WEB_SOCKETS.get(origin.scheme, origin.scheme))
+    return origin.with_scheme(WEB_SOCKETS.get(origin.scheme, origin.scheme))
 
 
 def _always() -> bool:

@@ -24,12 +24,20 @@ from throttle.http.origin import Origin
 from throttle.limiter import SupportsAcquire, is_limiter
 from throttle.rate import Rate, RateLike
 
-__all__ = ["Limit", "Routes", "check_limit", "check_limits", "host_of", "made_limiter"]
+__all__ = [
+    "WEB_SOCKETS",
+    "Limit",
+    "Routes",
+    "check_limit",
+    "check_limits",
+    "host_of",
+    "made_limiter",
+]
 
 _MOST_FOUND = 1000
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 #: A handshake is a request to the same server.
-_WEB_SOCKETS = {"ws": "http", "wss": "https"}
+WEB_SOCKETS = {"ws": "http", "wss": "https"}
 
 #: What `rate=`, `total=` and the values of `limits=` may be: a rate in any spelling, several that
 #: all hold, a limiter (shared by all it serves), or a function of an origin's name that makes one.
@@ -116,7 +124,7 @@ class Routes:
         if self._key is not None:
             return self._key(url, method)
         scheme = url.scheme
-        return (_WEB_SOCKETS.get(scheme, scheme), host_of(url), url.port)
+        return (WEB_SOCKETS.get(scheme, scheme), host_of(url), url.port)
 
     def _entry(self, url: URL) -> tuple[str | None, Limit | None]:
         if self._limits:
@@ -182,6 +190,7 @@ def check_limit(name: str, given: Any, burst: float | None = None) -> Limit:
 
 
 def made_limiter(limit: Limit, burst: float | None, origin: str) -> SupportsAcquire:
+    """The limiter of an origin. TypeError if a factory makes something else."""
     if callable(limit):  # first: a class has an `acquire` too
         made: Any = limit(origin)
         if isinstance(made, type) or not isinstance(made, SupportsAcquire):
