@@ -19,7 +19,7 @@ from throttle.http import quotas
 from throttle.http.delays import Form
 from throttle.http.quotas import Quota
 
-__all__ = ["DIALECTS", "Dialect", "Field", "Index", "Sign"]
+__all__ = ["DIALECTS", "QUOTA_ROLES", "Dialect", "Field", "Index", "Sign"]
 
 
 Names = str | tuple[str, ...]
@@ -125,10 +125,9 @@ class Field(NamedTuple):
     detail: Any = None
 
 
-_ROLES = (
-    *("limit", "remaining", "used", "reset", "reset_after", "reset_date", "window"),
-    *("should_retry", "seen"),
-)
+#: The fields of a row that together tell one quota.
+QUOTA_ROLES = ("limit", "remaining", "used", "reset", "reset_after", "reset_date", "window")
+_ROLES = (*QUOTA_ROLES, "should_retry", "seen")
 # Fields of HTTP itself, and those of the IETF draft that only make sense together.
 _STANDARD = {
     name: Field(Dialect(name="ietf"), name)

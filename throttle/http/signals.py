@@ -19,7 +19,8 @@ from functools import lru_cache
 from typing import Any, TypedDict
 
 from throttle.http.delays import FORMS, Delay, Form, longest, read_count, read_delay, read_json
-from throttle.http.dialects import DIALECTS, Dialect, Field, Index, Sign
+from throttle.http.dialects import DIALECTS, QUOTA_ROLES, Dialect, Field, Index, Sign
+from throttle.http.evidence import SMALL
 from throttle.http.httpdate import parse_date, split_dates
 from throttle.http.quotas import Quota
 from throttle.http.structured import (
@@ -97,7 +98,6 @@ class Signal:
 _THROTTLED = frozenset({429, 503, 529})
 # Refusals that mean something else most of the time: a wait stated in a header is evidence (D14).
 _AMBIGUOUS = frozenset({403, 409, 418})
-_LARGEST_BODY = 65536
 _LATEST_CLOCK = 2.5e11
 _LONGEST_SCOPE = 128
 _LONGEST_PACKED = 1024
@@ -198,10 +198,10 @@ def _text(value: Any) -> str:
 
 def _parsed(body: Any) -> Any:
     if isinstance(body, (bytes, bytearray, memoryview)):
-        body = bytes(body[: _LARGEST_BODY + 1]).decode("utf-8", "replace")
+        body = bytes(body[: SMALL + 1]).decode("utf-8", "replace")
     if not isinstance(body, str):
         return body
-    if len(body) > _LARGEST_BODY:
+    if len(body) > SMALL:
         return None
     if body.lstrip()[:1] in ("{", "["):
         try:
@@ -231,7 +231,7 @@ class _Reading:
         self._families: dict[tuple[str, str | None], _Family] = {}
         self._others: dict[str, list[tuple[Field, str]]] = {}
         for field, text in found:
-            if field.role in _Family.ROLES:
+            if field.role in QUOTA_ROLES:
                 key = (field.row.name, field.dimension)
                 family = self._families.get(key)
                 if family is None:
@@ -406,10 +406,6 @@ class _Reading:
 
 class _Family:
     """The headers of one row and dimension, and the quotas they add up to."""
-
-    ROLES = frozenset(
-        {"limit", "remaining", "used", "reset", "reset_after", "reset_date", "window"}
-    )
 
     __slots__ = ("dimension", "row", "values")
 
