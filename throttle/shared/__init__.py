@@ -1,0 +1,1 @@
+"""Limits that processes share: through a file on one machine, or a Redis server for a fleet."""
