@@ -17,21 +17,18 @@ from typing import Any
 import anyio
 import pytest
 from helpers import processes
+from helpers.templates import EVERY, GAPS, SIZES, VERBS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from throttle import (
-    AllOf,
     Concurrency,
     CostTooLarge,
     FileLocked,
     FileRefused,
-    FixedWindow,
     LeakyBucket,
     Limiter,
     QueueFull,
-    Rate,
-    SlidingWindowCounter,
     SlidingWindowLog,
     SupportsAcquire,
     TokenBucket,
@@ -42,35 +39,7 @@ from throttle.shared.crowd import Head
 from throttle.shared.file import FileLimiter
 from throttle.shared.statefile import Record, StateFile
 
-
-def shared_member(bucket: Limiter) -> Limiter:
-    return AllOf(AllOf(bucket, SlidingWindowLog(9, 20)), bucket)
-
-
-MAKERS: dict[str, Callable[[], Limiter]] = {
-    "token": lambda: TokenBucket(3, 5),
-    "token-initial": lambda: TokenBucket(3, 5, initial=2),
-    "token-unlimited": lambda: TokenBucket(inf),
-    "token-never": lambda: TokenBucket(0, 5),
-    "leaky": lambda: LeakyBucket(Rate(1, 3), 4),
-    "log": lambda: SlidingWindowLog(4, 7),
-    "counter": lambda: SlidingWindowCounter(4, 7),
-    "fixed": lambda: FixedWindow(4, 7),
-    "all": lambda: TokenBucket(3, 5) & SlidingWindowLog(9, 20),
-    "all-nested": lambda: AllOf(AllOf(FixedWindow(4, 7), LeakyBucket(1, 6)), TokenBucket(2, 9)),
-    "all-shared": lambda: shared_member(TokenBucket(3, 5)),
-    "all-initial": lambda: AllOf(TokenBucket(1, 5, initial=1), SlidingWindowLog(3, 9)),
-}
-EVERY = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
-CALLS = st.lists(
-    st.tuples(
-        st.floats(0, 9).map(lambda gap: round(gap, 3)),
-        st.sampled_from(["allow", "allow", "allow", "charge", "refund", "pause", "resume"]),
-        st.integers(1, 4),
-        st.booleans(),
-    ),
-    max_size=25,
-)
+CALLS = st.lists(st.tuples(GAPS, VERBS, SIZES, st.booleans()), max_size=25)
 
 
 class Clock:
@@ -865,15 +834,28 @@ def test_a_file_that_is_removed_is_made_again_and_all_meet_in_it(
     assert other.available(0.0) == 2
 
 
+@pytest.mark.parametrize("size", [0, 100, 4096, 5000, 100_000])
+@pytest.mark.parametrize("when", ["at once", "later"])
 def test_a_file_cut_off_under_a_running_process_is_an_error_and_not_the_end(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    size: int, when: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statefile, "_RECHECK", -1.0)
-    limiter = FileLimiter(path, TokenBucket(1, 5))
-    os.truncate(path, 100)
-    with pytest.raises(FileRefused, match="is torn: 100 bytes"):
-        limiter.allow()
-    assert path.stat().st_size == 100
+    monkeypatch.setattr(statefile, "_RECHECK", 1e9 if when == "at once" else -1.0)
+    limiter = FileLimiter(path, SlidingWindowLog(500, 60))
+    limiter.charge(500)
+    whole = path.read_bytes()
+    os.truncate(path, size)
+    for _ in range(2):
+        with pytest.raises(FileRefused, match=f"is torn: {size} bytes|holds no state"):
+            limiter.allow()
+    assert path.stat().st_size == size
+    path.write_bytes(whole)
+    assert not limiter.allow()
+    path.unlink()
+    os.truncate(limiter._shared._file._fd, 0)  # cut off and replaced: go on with the new one
+    path.write_bytes(whole)
+    assert not limiter.allow()
+    limiter.refund(1)
+    assert limiter.allow()
 
 
 @pytest.mark.anyio

@@ -8,42 +8,18 @@ from math import inf
 import anyio
 import pytest
 from helpers.callers import callers
+from helpers.templates import EVERY, GAPS, MAKERS, SIZES, VERBS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from throttle import (
-    AllOf,
     FixedWindow,
-    LeakyBucket,
     Limiter,
-    Rate,
-    SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
 )
 
-MAKERS = {
-    "token": lambda: TokenBucket(3, 5),
-    "token-initial": lambda: TokenBucket(3, 5, initial=2),
-    "token-unlimited": lambda: TokenBucket(inf),
-    "token-never": lambda: TokenBucket(0, 5),
-    "leaky": lambda: LeakyBucket(Rate(1, 3), 4),
-    "log": lambda: SlidingWindowLog(4, 7),
-    "counter": lambda: SlidingWindowCounter(4, 7),
-    "fixed": lambda: FixedWindow(4, 7),
-    "all": lambda: TokenBucket(3, 5) & SlidingWindowLog(9, 20),
-    "all-nested": lambda: AllOf(AllOf(FixedWindow(4, 7), LeakyBucket(1, 6)), TokenBucket(2, 9)),
-}
-EVERY = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
-
-CALLS = st.lists(
-    st.tuples(
-        st.floats(0, 9).map(lambda gap: round(gap, 3)),
-        st.sampled_from(["allow", "allow", "allow", "charge", "refund", "pause", "resume"]),
-        st.integers(1, 4),
-    ),
-    max_size=25,
-)
+CALLS = st.lists(st.tuples(GAPS, VERBS, SIZES), max_size=25)
 
 
 def play(limiter: Limiter, calls: list[tuple[float, str, int]], now: float) -> float:
