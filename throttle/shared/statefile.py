@@ -214,9 +214,14 @@ class StateFile:
         for _ in range(_TRIES):
             try:
                 fcntl.flock(self._fd, _EXCLUSIVE)
-                return True
             except BlockingIOError:
                 os.sched_yield()
+                continue
+            # To touch what was cut off from a mapped file kills the process.
+            if os.lseek(self._fd, 0, os.SEEK_END) == self._size:
+                return True
+            self.unlock()
+            self._check()
         return False
 
     def unlock(self) -> None:
