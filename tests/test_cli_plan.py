@@ -242,3 +242,11 @@ def test_runs_share_a_limit_through_a_redis(
 def test_the_last_of_a_window_may_arrive_late() -> None:
     assert late(Rate(10)) == Rate(10, 1.1)
     assert late(Rate(100, 60)) == Rate(100, 60.25)
+
+
+def test_without_a_rate_one_request_follows_the_other_a_second_later(tmp_path: Path) -> None:
+    with RateLimitedServer("inf") as server:
+        words = [server.url_for("/a"), server.url_for("/b"), "--no-robots"]
+        assert fetch(tmp_path, *words, rate=None) == 0
+        first, second = (arrival.instant for arrival in server.requests)
+    assert second - first >= 0.9

@@ -82,8 +82,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--rate",
         type=types.rate,
         action="append",
-        help="requests to each host: 5/s, 100/minute; several times: all hold (default: one at a "
-        "time, 1 to 1.5 s apart, slower if the host is)",
+        help="requests to each host, exactly: 5/s, 100/minute; several times: all hold (default: "
+        "one at a time, 1 to 1.5 s apart, slower if the host is)",
     )
     parser.add_argument(
         "--limit",

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,8 @@ class Store:
             return
         tidy = self._parts / MANIFEST
         with self._manifest_path.open("rb") as old, tidy.open("wb") as new:
-            for raw, line in _lines(old):
+            for raw in old:
+                line = _parsed(raw)
                 if self._is_whole(line) and is_finished(line["url"]):
                     self.finished += 1
                     new.write(raw)
@@ -131,11 +132,6 @@ def _locked(folder: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _lines(file: Any) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    for raw in file:
-        yield raw, _parsed(raw)
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:
