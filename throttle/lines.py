@@ -90,6 +90,9 @@ class Queue:
 
     __slots__ = ("_born", "_dead", "deadlines", "place", "waiters")
 
+    #: The lines in which its first one stands as a guest.
+    bound: tuple[Line, ...] = ()
+
     def __init__(self, place: Place) -> None:
         self.place = place
         self.waiters: deque[Any] = deque()
@@ -166,7 +169,7 @@ class Line(Queue):
         first, guests = self.first(), self.guests
         while guests:
             order, _, guest = guests[0]
-            if guest.order == order and guest.line.shown is guest and self in guest.line.bound:
+            if self._holds(order, guest):
                 return guest if first is None or order < first.order else first
             heappop(guests)
         return first
@@ -176,11 +179,11 @@ class Line(Queue):
 
     def guest_heads(self) -> list[Any]:
         """The heads of groups that stand here, in no order."""
-        return [
-            guest
-            for order, _, guest in self.guests
-            if guest.order == order and guest.line.shown is guest and self in guest.line.bound
-        ]
+        return [guest for order, _, guest in self.guests if self._holds(order, guest)]
+
+    def _holds(self, order: int, guest: Any) -> bool:
+        """Whether a guest still stands here; who left, or moved, leaves its entry behind."""
+        return guest.order == order and guest.line.shown is guest and self in guest.line.bound
 
     def fired(self) -> None:
         """Its timer went off, perhaps early: `early` counts how often in a row for one head."""
@@ -200,7 +203,7 @@ class Group(Queue):
         self.key = (place.key, leaves)
         self.askers: dict[Limiter, int] = {}  # how many of each composite stand here
         self.shown: Any = None  # the first, once it has been placed
-        self.bound: tuple[Line, ...] = ()
+        self.bound = ()
         self.holder: Limiter | None = None
         self.moves = 0
         self.forecast: Any = None  # belongs to `throttle.outlook`

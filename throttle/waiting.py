@@ -206,7 +206,7 @@ def _expire(waiter: Any) -> None:
         except Exception as broken:  # a clock or an algorithm of the user's own: its caller is told
             error = broken
         _fail(waiter, queue, error)
-        _serve(queue, *(queue.bound if isinstance(queue, Group) else ()))
+        _serve(queue, *queue.bound)
 
 
 def changed(limiter: Limiter, *, eased: bool = False) -> None:
@@ -234,10 +234,7 @@ def retuned(limiter: Limiter) -> None:
     side = limiter._side
     for queue in () if side is None else (*side.lines.values(), *side.groups.values()):
         if not queue.is_over():
-            if queue.place.here():
-                _weed(queue)
-            else:
-                queue.place.poke(_weed, queue)
+            _call_at(queue.place, _weed, queue)
     changed(limiter)
 
 
@@ -247,7 +244,7 @@ def _weed(queue: Queue) -> None:
             asker, shares = _wanted(waiter, queue)
             if _never(shares, asker._now()):
                 _fail(waiter, queue, _too_large(waiter, queue))
-        _serve(queue, *(queue.bound if isinstance(queue, Group) else ()))
+        _serve(queue, *queue.bound)
 
 
 def dismiss(asker: Limiter, reason: Callable[[], Exception]) -> None:
@@ -255,10 +252,7 @@ def dismiss(asker: Limiter, reason: Callable[[], Exception]) -> None:
     changes. They are woken in the order in which they stood. Under LOCK."""
     for queue in _callers(asker):
         if not queue.is_over():
-            if queue.place.here():
-                _dismiss((queue, asker, reason))
-            else:
-                queue.place.poke(_dismiss, (queue, asker, reason))
+            _call_at(queue.place, _dismiss, (queue, asker, reason))
 
 
 def _dismiss(order: tuple[Queue, Limiter, Callable[[], Exception]]) -> None:
@@ -267,7 +261,7 @@ def _dismiss(order: tuple[Queue, Limiter, Callable[[], Exception]]) -> None:
         for waiter in list(queue):
             if _wanted(waiter, queue)[0] is asker:
                 _fail(waiter, queue, reason())
-        _serve(queue, *(queue.bound if isinstance(queue, Group) else ()))
+        _serve(queue, *queue.bound)
 
 
 def count(asker: Limiter) -> int:
@@ -293,13 +287,19 @@ def _visit(queue: Line | Group) -> None:
     if queue.is_over():
         for leaf in (queue.leaf,) if isinstance(queue, Line) else queue.leaves:
             tidy(leaf)
-    elif queue.place.here():
-        _serve(queue)
     else:
-        queue.place.poke(_serve_soon, queue)
+        _call_at(queue.place, _serve_locked, queue)
 
 
-def _serve_soon(queue: Queue) -> None:
+def _call_at(place: Place, call: Callable[[Any], None], argument: Any) -> None:
+    """Make a call that may wake who is parked at a place: now, if one may from here, else soon."""
+    if place.here():
+        call(argument)
+    else:
+        place.poke(call, argument)
+
+
+def _serve_locked(queue: Queue) -> None:
     with LOCK:
         _serve(queue)
 
@@ -396,7 +396,8 @@ def _let_in_guest(waiter: Any, line: Line, now: float, todo: list[Queue]) -> flo
             group.forecast.went(now - due, _GRACE)
         needs.asker._granted += 1
         needs.asker._waited += stood(waiter, now)
-        _take_out(waiter, group, todo)
+        group.remove(waiter)
+        todo.extend((*group.bound, group))
         waiter.wake((now, *instants))
         return None
     error = _hopeless(waiter, group, due, now)
@@ -414,11 +415,6 @@ def _let_in_guest(waiter: Any, line: Line, now: float, todo: list[Queue]) -> flo
         _bind(group, [hold, *(leaf for leaf, _ in needs.shares)], todo)
     # It stands in every line; here it is the head, and the line that holds it will time it.
     return due if all(bound.head() is waiter for bound in group.bound) else inf
-
-
-def _take_out(waiter: Any, group: Group, todo: list[Queue]) -> None:
-    group.remove(waiter)
-    todo.extend((*group.bound, group))
 
 
 def _weigh(waiter: Any, group: Group, now: float) -> tuple[float, Limiter | None, list[float]]:
