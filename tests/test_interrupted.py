@@ -15,6 +15,7 @@ from throttle import (
     AllOf,
     Concurrency,
     FixedWindow,
+    Keyed,
     LeakyBucket,
     SlidingWindowCounter,
     SlidingWindowLog,
@@ -170,3 +171,46 @@ def test_a_slot_that_is_given_back_amid_a_decision_goes_to_a_thread_too() -> Non
     waiter.join(timeout=30)
     assert not waiter.is_alive()
     assert slots.taken == 1
+
+
+# ------------------------------------------------------------------ keys
+
+
+@pytest.mark.anyio
+async def test_a_call_for_a_key_closed_amid_a_decision_changes_nothing_before_its_end() -> None:
+    keyed = Keyed(lambda: TokenBucket(1, 1))
+    assert keyed.allow("key")
+    first, second = keyed.acquire("key"), keyed.acquire("key")
+    first.send(None)
+    second.send(None)
+    with LOCK:
+        second.close()
+        assert keyed._inside == {"key": 2}
+        assert keyed.stats("key").waiting == 2
+    await settle()
+    assert keyed._inside == {"key": 1}
+    assert keyed.stats("key").waiting == 1
+    first.close()
+    assert not keyed._inside
+    assert await keyed.acquire("key") == 1.0
+
+
+class Mutable:
+    """A key that is not what it was: its hash changes with its value."""
+
+    def __init__(self) -> None:
+        self.value = 1
+
+    def __hash__(self) -> int:
+        return self.value
+
+
+def test_a_key_that_hashes_otherwise_later_harms_no_other() -> None:
+    keyed = Keyed(lambda: TokenBucket(1, 1))
+    changed = Mutable()
+    for index in range(20):
+        changed.value = index
+        assert keyed.allow(changed, index * 10.0)
+        assert keyed.allow("other", index * 10.0)
+        changed.value = -index - 2
+    assert "other" in keyed

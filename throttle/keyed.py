@@ -20,11 +20,12 @@ calendar exactly once; a key with a caller inside is not forgotten.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from heapq import heappop, heappush
 from math import floor, frexp, inf, ldexp
 from typing import Any, TypeVar, final
 
-from throttle import checks
+from throttle import checks, waiting
 from throttle.clock import or_now
 from throttle.elsewhere import Elsewhere
 from throttle.entering import Entering
@@ -287,19 +288,28 @@ class Keyed:
             return limiter
 
     def _leave(self, key: Hashable, limiter: SupportsAcquire) -> None:
-        # The garbage collector may close an abandoned `acquire` in the middle of a decision.
-        amid = LOCK._is_owned()  # type: ignore[attr-defined]
+        if LOCK._is_owned():  # type: ignore[attr-defined]
+            # The garbage collector closed an abandoned `acquire` in the middle of a decision.
+            waiting.postpone(partial(self._count_out, key, limiter), ())
+            return
         with LOCK:
-            if not isinstance(limiter, Limiter):
-                self._elsewhere.leave(key, limiter)
-                return
-            others = self._inside.pop(key) - 1
-            if others:
-                self._inside[key] = others
-            elif self._limiters.get(key) is limiter and not amid:
+            self._count_out(key, limiter)
+            if (
+                isinstance(limiter, Limiter)
+                and key not in self._inside
+                and self._limiters.get(key) is limiter
+            ):
                 at = limiter._now()
                 if self._fresh_at(limiter, at) <= at:  # refused, or it cost nothing
                     self._drop(key)
+
+    def _count_out(self, key: Hashable, limiter: SupportsAcquire) -> None:
+        if not isinstance(limiter, Limiter):
+            self._elsewhere.leave(key, limiter)
+            return
+        others = self._inside.pop(key) - 1
+        if others:
+            self._inside[key] = others
 
     def _known(self, key: Hashable, found: Limiter, at: float) -> Limiter:
         """The limiter of the key; `found` if it has none, and then there is room for it."""
@@ -375,7 +385,7 @@ class Keyed:
                 key = keys.pop()
                 limiter = self._limiters.get(key)
                 if limiter is None:
-                    self._gone.remove(key)
+                    self._gone.discard(key)  # it was dropped, or hashes otherwise by now
                     continue
                 fresh = self._fresh_at(limiter, at)
                 if fresh > at:
