@@ -147,6 +147,22 @@ def test_calls_of_many_processes_at_one_instant_are_told_apart(path: Path) -> No
     assert {limiter.delay(1000.0) for limiter in crowd_of} == {60.0}
 
 
+@pytest.mark.parametrize(
+    "make",
+    [lambda: SlidingWindowLog(3, 10), lambda: SlidingWindowLog(3, 10) & SlidingWindowLog(9, 20)],
+)
+def test_the_largest_debts_are_counted_and_larger_ones_refused(
+    make: Callable[[], Limiter], path: Path
+) -> None:
+    limiter = FileLimiter(path, make())
+    with pytest.raises(ValueError, match="cost must be at most"):
+        limiter.charge(2**50 + 1, 0.0)
+    assert limiter.available(0.0) == 3
+    for _ in range(4):
+        limiter.charge(2**50, 0.0)
+    assert [sum(limiter.allow(at) for _ in range(9)) for at in (1, 50, 100, 150)] == [0, 3, 3, 3]
+
+
 def test_statistics_are_those_of_the_object(path: Path) -> None:
     one, other = (FileLimiter(path, TokenBucket(1, 2)) for _ in range(2))
     assert [one.allow(0.0), one.allow(0.0), one.allow(0.0), other.allow(0.0)] == [1, 1, 0, 0]

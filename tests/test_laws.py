@@ -411,6 +411,21 @@ def test_8_a_refund_never_fills_above_full(
     assert grants <= subject.most
 
 
+@EVERY
+def test_8_a_debt_however_large_lets_nobody_through(subject: Subject) -> None:
+    limiter, untouched = subject.make(), subject.make()
+    for cost in (2**50 + 1, 2**53, 10**300):
+        with pytest.raises(ValueError, match="cost must be at most"):
+            limiter.charge(cost, 0.0)
+    alike(limiter, untouched, 0.0, subject)
+    for _ in range(4):
+        limiter.charge(2**50, 0.0)
+    assert not limiter.allow(0.0)
+    # Where a debt lapses with its window, the limit is kept afterwards too.
+    later = 3 * subject.span + 3
+    assert sum(limiter.allow(later) for _ in range(100)) <= max(1, subject.most)
+
+
 @HOLDS
 @given(story=STORIES, start=STARTS)
 def test_8_all_of_is_its_strictest_member(story: list[Step], start: float) -> None:

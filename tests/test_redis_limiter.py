@@ -362,6 +362,20 @@ async def test_charge_goes_into_debt_and_refund_gives_back(client: Redis) -> Non
         await limiter.reset()
 
 
+async def test_the_largest_debts_are_counted_and_larger_ones_refused(client: Redis) -> None:
+    limiter, clock = at_own_time(client, SlidingWindowLog(3, 10))
+    with pytest.raises(ValueError, match="cost must be at most"):
+        await limiter.charge(2**50 + 1)
+    assert await limiter.available() == 3
+    for _ in range(4):
+        await limiter.charge(2**50)
+    assert not await limiter.allow()
+    for _ in range(3):
+        clock.advance(20)
+        assert str(await limiter.delay()) == "0.0"
+        assert [await limiter.allow() for _ in range(5)] == [True] * 3 + [False] * 2
+
+
 async def test_reset_makes_it_new(client: Redis, server: RedisServer) -> None:
     for template in FOUR:
         limiter, _ = at_own_time(client, template)

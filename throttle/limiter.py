@@ -35,6 +35,8 @@ _acquire, _release = LOCK.acquire, LOCK.release
 Cost = float | tuple[float, ...]
 
 _ONE = 1
+#: Permits that may be charged at once. A few of those are the most that floats add up exactly.
+_MOST_CHARGED = 2**50
 _T = TypeVar("_T", bound="Limiter")
 
 
@@ -261,6 +263,13 @@ class Limiter(Entering):
         """`cost`, if it is one this limiter can take. (ValueError, TypeError)"""
         return checks.non_negative("cost", cost)
 
+    def _chargeable(self, cost: Any) -> Any:
+        """`cost`, if it can be charged. (ValueError, TypeError)"""
+        cost = self._checked(cost)
+        if any(share > _MOST_CHARGED for _, share in self._needs(cost)):
+            raise ValueError(f"cost must be at most 2**50 to be charged, not {cost!r}")
+        return cost
+
     def _needs(self, cost: Any) -> tuple[tuple[Limiter, float], ...]:
         """The limiters that `cost` is spent on, each with its share. More than one: a composite."""
         return ((self, cost),)
@@ -451,8 +460,11 @@ class Limiter(Entering):
             return 0 if shut else max(0, self._available(now))
 
     def charge(self, cost: float, now: float | None = None) -> None:
-        """Spend without asking, into debt if need be: for a cost known only afterwards."""
-        cost = self._checked(cost)
+        """Spend without asking, into debt if need be: for a cost known only afterwards.
+
+        At most 2**50 at once (ValueError): a float could not count much beyond.
+        """
+        cost = self._chargeable(cost)
         if not cost:
             return
         with LOCK:

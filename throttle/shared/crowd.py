@@ -423,6 +423,9 @@ class Shared(_Plain):
     def _checked(self, cost: Any) -> Any:
         return self._of._checked(cost)
 
+    def _chargeable(self, cost: Any) -> Any:
+        return self._of._chargeable(cost)
+
     def _clone(self) -> _Plain:  # type: ignore[override]
         """This limiter when those of other processes have gone; who waits here is not in it."""
         copy, leaves = self._copy()

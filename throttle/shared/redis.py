@@ -205,19 +205,19 @@ class RedisLimiter:
             return 0.0
         if cost > self._ceiling:
             return inf
-        return float(
-            await self._ask(
-                lambda local: local.delay(cost=self._fitting(cost)), "delay", number(cost)
-            )
+        wait = await self._ask(
+            lambda local: local.delay(cost=self._fitting(cost)), "delay", number(cost)
         )
+        return max(0.0, float(wait))  # a server may tell -0.0
 
     async def available(self) -> float:
         """Permits that could be taken now: 0 in debt, while paused, or behind a line."""
         return float(await self._ask(lambda local: local.available(), "available"))
 
     async def charge(self, cost: float) -> None:
-        """Spend without asking, into debt if need be: for a cost known only afterwards."""
-        cost = self._template._checked(cost)
+        """Spend without asking, into debt if need be: for a cost known only afterwards (at most
+        2**50)."""
+        cost = self._template._chargeable(cost)
         if cost:
             await self._ask(lambda local: local.charge(cost), "charge", number(cost))
 
