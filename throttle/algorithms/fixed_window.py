@@ -36,15 +36,16 @@ class FixedWindow(Window):
     def _rolled(self, now: float) -> tuple[float, float]:
         """When the window of `now` opened, and what counts in it; (-inf, 0): none is open."""
         opened, spent = self._opened, self._spent
-        if now < opened + self._window:
+        near = now + tolerance(now)  # who is let in at an edge belongs to the window behind it
+        if near < opened + self._window:
             return opened, spent
         if self._over(spent) <= 0:
             return -inf, 0
-        passed = (now - opened) / self._window
+        passed = (near - opened) / self._window
         if passed > 1 + spent / self._limit:  # also where a float cannot tell how many they are
             return -inf, 0
         over = max(1, floor(passed))
-        if now < opened + over * self._window:
+        if near < opened + over * self._window:
             over -= 1
         owed = spent - over * self._limit
         return (opened + over * self._window, owed) if owed > 0 else (-inf, 0)
@@ -76,7 +77,7 @@ class FixedWindow(Window):
         return super()._try(now, cost)
 
     def _available(self, now: float) -> float:
-        return self._limit - self._rolled(now + tolerance(now))[1]
+        return self._limit - self._rolled(now)[1]
 
     def _refund(self, now: float, cost: float, at: float | None = None) -> None:
         opened, spent = self._rolled(now)
