@@ -236,6 +236,40 @@ async def three(limiter: Limiter) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_changes_while_a_loop_stands_still_ask_it_for_one_look() -> None:
+    """Otherwise a loop that is stopped, or busy, would gather a call for each change."""
+    asked: list[object] = []
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_soon_threadsafe(self, *args: Any, **options: Any) -> asyncio.Handle:
+            asked.append(args[0])
+            return super().call_soon_threadsafe(*args, **options)
+
+    moment = [0.0]
+    limiter = TokenBucket(1, 1, clock=lambda: moment[0])
+    both = limiter & SlidingWindowLog(9, 1, clock=limiter._clock)
+    assert limiter.allow()
+    loop = Loop()
+    waiters = [loop.create_task(one.acquire()) for one in (limiter, both)]
+    loop.run_until_complete(asyncio.sleep(0))
+    before = len(asked)
+    for change in range(500):
+        limiter.charge(change % 2)
+        limiter.refund(1)
+        limiter.pause(0)
+        both.resume()
+    assert len(asked) - before <= 2
+    limiter.charge(2)
+    moment[0] = 10.0
+    loop.run_until_complete(asyncio.sleep(0))
+    assert len(asked) - before <= 2
+    limiter.reset()
+    loop.run_until_complete(asyncio.wait(waiters, timeout=30))
+    assert [waiter.result() for waiter in waiters] == [10.0, 10.0]
+    assert len(asked) - before <= 4
+    loop.close()
+
+
 def test_the_line_of_a_closed_loop_is_dropped() -> None:
     limiter = TokenBucket(rate=1, capacity=3)
     with virtual_time() as time:

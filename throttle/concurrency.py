@@ -98,12 +98,16 @@ class Concurrency:
     @property
     def taken(self) -> int:
         """Slots in use now. More than `n` for a while after `n` was lowered."""
-        return int(self._slots.taken)
+        with LOCK:
+            self._forget_the_others()
+            return int(self._slots.taken)
 
     @property
     def available(self) -> int:
         """Slots that could be taken now: 0 while anybody stands in line."""
-        return int(self._slots.available())
+        with LOCK:
+            self._forget_the_others()
+            return int(self._slots.available())
 
     def stats(self) -> Stats:
         """A snapshot of what was granted, denied and waited (seconds)."""
@@ -182,8 +186,7 @@ class Concurrency:
             checks.non_negative("timeout", timeout, infinite=True)
         slots = self._slots
         with LOCK:
-            if self._born != generation():
-                self._forget_the_others()
+            self._forget_the_others()
             waiting.bury()
             # The same as `_slots.allow`, in one step; slots are never paused: any instant will do.
             if slots.taken < slots.n and not slots._shut(0.0):
@@ -203,6 +206,8 @@ class Concurrency:
 
     def _forget_the_others(self) -> None:
         """In a forked child only the thread that forked goes on; it has become the main thread."""
+        if self._born == generation():
+            return
         here = threading.main_thread()
         self._holders = {who: count for who, count in self._holders.items() if who is here}
         self._slots.taken = sum(self._holders.values())

@@ -88,7 +88,7 @@ class Needs:
 class Queue:
     """First in, first out. `len` and iteration are of those who still stand."""
 
-    __slots__ = ("_born", "_dead", "deadlines", "place", "waiters")
+    __slots__ = ("_born", "_dead", "deadlines", "place", "poked", "waiters")
 
     #: The lines in which its first one stands as a guest.
     bound: tuple[Line, ...] = ()
@@ -98,6 +98,7 @@ class Queue:
         self.waiters: deque[Any] = deque()
         self.deadlines: dict[Any, Deadline] = {}
         self._born = _generation
+        self.poked = False  # it will be served as soon as its loop runs
         self._dead = 0  # how many of `waiters` have left
 
     def __len__(self) -> int:

@@ -287,8 +287,11 @@ def _visit(queue: Line | Group) -> None:
     if queue.is_over():
         for leaf in (queue.leaf,) if isinstance(queue, Line) else queue.leaves:
             tidy(leaf)
-    else:
-        _call_at(queue.place, _serve_locked, queue)
+    elif queue.place.here():
+        _serve_locked(queue)
+    elif not queue.poked:  # a loop that stands still would gather a call for each change
+        queue.poked = True
+        queue.place.poke(_serve_locked, queue)
 
 
 def _call_at(place: Place, call: Callable[[Any], None], argument: Any) -> None:
@@ -301,6 +304,7 @@ def _call_at(place: Place, call: Callable[[Any], None], argument: Any) -> None:
 
 def _serve_locked(queue: Queue) -> None:
     with LOCK:
+        queue.poked = False
         _serve(queue)
 
 
