@@ -258,3 +258,8 @@ def test_the_sum_counts_along() -> None:
     other.count(listed=1, failed=1)
     assert (total.listed, total.done, total.size) == (3, 2, 10)
     assert (one.listed, other.listed) == (2, 1)
+
+
+@pytest.mark.parametrize("key", ["http://h/\ud800", "", "not a url", "x" * 10**6], ids=len)
+def test_any_text_can_be_asked_about(todo: Todo, key: str) -> None:
+    assert [todo.is_new(key), todo.is_new(key), todo.is_new(key + "x")] == [True, False, True]

@@ -100,6 +100,49 @@ def test_what_a_kill_left_of_a_body_is_cleared_away_and_nothing_else(tmp_path: P
     assert set(tmp_path.iterdir()) == {mine, tmp_path / "manifest.jsonl"}
 
 
+@pytest.mark.parametrize("name", ["keep", "sub", "1.bak"])
+def test_a_folder_of_parts_that_was_there_before_loses_nothing(name: str, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / name).mkdir() if name == "sub" else (theirs / name).write_text("of another program")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".parts").symlink_to(theirs)
+    for _ in range(2):
+        with opened(out)[0] as store:
+            keep(store, "http://h/x", b"body")
+    assert [path.name for path in theirs.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 200_000,
+        '{"url": "http://h/\\ud800", "file": "FILE", "bytes": 4}',
+        '{"url": "http://[::1", "file": "FILE", "bytes": 4}',
+        '{"url": "not a url", "file": "FILE", "bytes": 4}',
+        '{"url": "http://h/y", "file": "a\\u0000b", "bytes": 4}',
+        '{"url": "http://h/y", "file": "' + "x" * 5000 + '", "bytes": 4}',
+        '{"url": ["http://h/y"], "file": 3}',
+        '{"url": "http://h/y", "file": ".", "bytes": ' + "9" * 5000 + "}",
+        "null",
+        "\x00\x7f",
+    ],
+    ids=lambda line: line[:40],
+)
+def test_a_manifest_that_was_edited_by_hand_stops_no_run(line: str, tmp_path: Path) -> None:
+    with opened(tmp_path)[0] as store:
+        keep(store, "http://h/x", b"body")
+    text = (tmp_path / "manifest.jsonl").read_text()
+    (tmp_path / "manifest.jsonl").write_text(
+        f"{line.replace('FILE', file_name('http://h/x'))}\n{text}"
+    )
+    store, seen = opened(tmp_path)
+    with store:
+        assert "http://h/x" in seen
+    assert "http://h/x" in [one["url"] for one in manifest(tmp_path)]
+
+
 @pytest.mark.parametrize("damage", ["gone", "short"])
 def test_a_file_that_is_not_there_any_more_is_fetched_again(damage: str, tmp_path: Path) -> None:
     with opened(tmp_path)[0] as store:

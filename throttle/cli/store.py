@@ -91,7 +91,8 @@ class Store:
 
     def _clear_parts(self) -> None:
         for part in self._parts.iterdir():
-            part.unlink()
+            if part.name.isdecimal() or part.name == MANIFEST:  # the rest is somebody else's
+                part.unlink()
 
     def _tidy_manifest(self, is_finished: Callable[[str], bool]) -> None:
         """Keep the lines of what earlier runs fetched; what failed will be tried anew."""
@@ -138,7 +139,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     """A line of the manifest; empty if it is torn, as a kill may leave the last one."""
     try:
         line = json.loads(raw) if raw.endswith(b"\n") else None
-    except ValueError:
+    except (ValueError, RecursionError):
         line = None
     return line if isinstance(line, dict) and isinstance(line.get("url"), str) else {}
 

@@ -31,7 +31,7 @@ class Todo:
 
     def is_new(self, key: str) -> bool:
         """Whether this resource has not been asked about yet; from now on it has."""
-        digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         cursor = self._disk.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,))
         return cursor.rowcount == 1
 
