@@ -297,6 +297,35 @@ async def test_closing_and_misuse_raise_what_aiohttp_raises() -> None:
             _ = http.no_such_attribute
 
 
+@pytest.mark.parametrize("wait", ["turn", "slot", "retry"])
+async def test_a_call_that_waits_while_its_session_is_closed_is_told(wait: str) -> None:
+    limits: dict[str, Any] = {
+        "turn": {"rate": "1/2s"},
+        "slot": {"concurrency": 1},
+        "retry": {"retry": Retry(base=2, minimum=2)},
+    }
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(1 if wait == "slot" else 0)
+        return web.Response(status=429 if wait == "retry" else 200)
+
+    async with Site(page) as site:
+        http = ThrottledSession(**limits[wait])
+        calls = [asyncio.ensure_future(http.get(site.url)) for _ in range(3)]
+        await asyncio.sleep(0.5)
+        for call in calls:
+            if call.done():
+                call.result().release()
+        await http.close()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        late = [one for one in outcomes if isinstance(one, RuntimeError)]
+        assert len(late) >= 2
+        assert {str(one) for one in late} == {"Session is closed"}
+        for origin in http.throttle.engine.routes:
+            assert (origin.waiting, origin.in_flight) == (0, 0)
+            assert origin.slots is None or not origin.slots.taken
+
+
 async def test_a_session_that_is_not_closed_warns_as_aiohttp_does() -> None:
     sessions = [ThrottledSession()]
     connector = sessions[0].connector

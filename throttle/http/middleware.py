@@ -119,6 +119,8 @@ class Sender:
             if watch is not None:
                 watch.start()
             try:
+                if request.session.closed:  # during the wait; aiohttp has looked before it
+                    raise RuntimeError("Session is closed")
                 if call.ends_at is None:
                     response = await handler(request)
                 else:
