@@ -25,6 +25,7 @@ from throttle import (
     SlidingWindowCounter,
     SlidingWindowLog,
     TokenBucket,
+    algorithms,
 )
 
 FOUR: dict[str, Callable[..., Any]] = {
@@ -717,3 +718,10 @@ def test_the_newest_values_of_a_ring_are_cut_and_put_back(capacity: int) -> None
             assert [cell for cell in ring._cells if cell is not None] != [] or not kept
             ring._extend([-1] * count)
             assert ring.to_list() == kept + [-1] * count
+
+
+@pytest.mark.parametrize("kind", [*algorithms.ALGORITHMS.values(), AllOf])
+def test_nothing_stands_between_a_limiter_and_its_slots(kind: type[Limiter]) -> None:
+    """A `__getattr__` anywhere above it keeps the interpreter from reading slots directly."""
+    for above in kind.__mro__[:-1]:
+        assert not {"__getattr__", "__getattribute__", "__setattr__"} & vars(above).keys()

@@ -58,16 +58,14 @@ VERBS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_without_super_init_the_error_says_to_call_it(verb: str) -> None:
-    with pytest.raises(AttributeError, match=r"Forgetful.__init__ must call super\(\).__init__\("):
-        VERBS[verb](Forgetful())
+def test_a_class_that_forgets_super_init_works_without_its_options(verb: str) -> None:
+    VERBS[verb](Forgetful())
     assert EveryOther().allow(0.0)  # the lock was let go of
 
 
 @pytest.mark.anyio
-async def test_without_super_init_acquire_says_so_too() -> None:
-    with pytest.raises(AttributeError, match=r"must call super\(\)"):
-        await Forgetful().acquire()
+async def test_a_class_that_forgets_super_init_can_be_waited_for() -> None:
+    assert await Forgetful().acquire() == 0.0
 
 
 def test_another_missing_attribute_is_the_usual_error() -> None:

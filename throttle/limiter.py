@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from throttle import checks, clock, snapshot, waiting
 from throttle.entering import Entering
@@ -98,8 +98,7 @@ class Limiter(Entering):
     in line at most; QueueFull) and `on_wait` (called with a `Waited` by each caller that had to
     wait, after its wait; calls that do not wait pay nothing for it; one that raises is logged).
 
-    A subclass writes `_ready_at` and `_take`, and calls `super().__init__()` if it has an
-    `__init__`; what else it may write, and what for, says docs/limiters.md.
+    A subclass writes `_ready_at` and `_take`; what else it may write, docs/limiters.md says.
     """
 
     __slots__ = (
@@ -113,10 +112,29 @@ class Limiter(Entering):
         "_waited",
     )
 
+    _clock: Callable[[], float] | None
+    _max_waiting: int | None
+    _on_wait: Callable[[Waited], object] | None
+    _side: waiting.Side | None
+    _last: float
+    _granted: int
+    _denied: int
+    _waited: float
+
     #: Seconds by which a late timer may still be charged as if it had been on time. Buckets only.
     _slack: float = 0.0
     #: Whether `_ready_at` can tell. False where permits are lent: inf is then "nobody knows when".
     _foreseen: bool = True
+
+    def __new__(cls, *_arguments: Any, **_options: Any) -> Self:
+        # Here and not in `__init__`: a subclass that forgets to call that works all the same.
+        # (A `__getattr__` that tells of it would make each read of a slot three times as dear.)
+        self = super().__new__(cls)
+        self._clock = self._max_waiting = self._on_wait = self._side = None
+        self._last = -inf
+        self._granted = self._denied = 0
+        self._waited = 0.0
+        return self
 
     def __init__(
         self,
@@ -129,16 +147,9 @@ class Limiter(Entering):
             raise TypeError(f"clock must be a function that tells seconds, not {clock!r}")
         if on_wait is not None and not callable(on_wait):
             raise TypeError(f"on_wait must be a function of an event, not {on_wait!r}")
-        self._on_wait = on_wait
-        self._clock = clock
-        self._max_waiting = (
-            None if max_waiting is None else checks.whole("max_waiting", max_waiting, least=1)
-        )
-        self._last: float = -inf
-        self._side: waiting.Side | None = None
-        self._granted = 0
-        self._denied = 0
-        self._waited = 0.0
+        if max_waiting is not None:
+            max_waiting = checks.whole("max_waiting", max_waiting, least=1)
+        self._clock, self._max_waiting, self._on_wait = clock, max_waiting, on_wait
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -146,15 +157,6 @@ class Limiter(Entering):
         # fused form serves both.
         same = cls._departs_at is Limiter._departs_at
         cls._enter = cls._try if same else cls._enter_by_departure  # type: ignore[method-assign]
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            kind = type(self).__name__
-            why = f"{kind!r} object has no attribute {name!r}"
-            if name in Limiter.__slots__:
-                why += f": {kind}.__init__ must call super().__init__() first"
-            raise AttributeError(why, name=name, obj=self)
 
     # ---------------------------------------------------------------- the two that decide
 

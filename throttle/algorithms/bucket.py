@@ -79,10 +79,11 @@ class Bucket(BucketParameters):
             spent, doubt = self._spent, self._doubt
             earned = (now - self._anchor) * self._rate
             if spent - doubt > earned:  # not full
-                total = spent + cost
+                exact = cost + 0.0  # floats among themselves are quicker than mixed with an int
+                total = spent + exact
                 over = total - self._capacity
                 if over + doubt < earned:
-                    if total - spent == cost:
+                    if total - spent == exact:
                         self._spent = total
                         self._last = now
                         return True

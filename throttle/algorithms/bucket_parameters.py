@@ -46,7 +46,7 @@ class BucketParameters(Limiter):
         result = non_negative("capacity", capacity, infinite=limitless)
         if result == 0 and not limitless:
             raise ValueError(f"capacity must be above 0 (nothing could ever fit), not {capacity!r}")
-        return result
+        return float(result)
 
     def _span(self) -> float:
         return self._capacity / self._rate if self._rate else inf
