@@ -3,13 +3,17 @@ collector that closes somebody else's call."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import anyio
 import pytest
 from helpers.callers import callers, settle
+from helpers.subjects import EVERY, Subject
 
 from throttle import (
     AllOf,
@@ -98,6 +102,55 @@ async def test_a_clock_that_fails_once_holds_nobody_up(
         assert all(isinstance(error, OSError) for error in them.errors.values())
         assert limiter.stats().waiting == 0
         assert await limiter.acquire(timeout=3) <= 2
+
+
+@contextmanager
+def interrupted_at(event: int) -> Iterator[None]:
+    """Ctrl-C at the point of this number within the algorithms. The interpreter looks for signals
+    where a function begins and where one of C has ended, and nowhere between (but for loops)."""
+    left = event
+
+    def watch(frame: FrameType, kind: str, _: object) -> None:
+        nonlocal left
+        left -= kind in ("call", "c_return") and "algorithms" in frame.f_code.co_filename
+        if not left:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(watch)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+@EVERY
+@pytest.mark.parametrize("fill", [0.4, 1, 3])
+@pytest.mark.parametrize("gap", [0, 1, 1.3])
+def test_a_decision_that_is_interrupted_leaves_a_limiter_that_works(
+    subject: Subject, fill: float, gap: float
+) -> None:
+    count = 0
+    while True:
+        count += 1
+        limiter = subject.make()
+        for index in range(int(fill * subject.most)):
+            limiter.charge(1, index / 1000)
+        now = gap * subject.span
+        try:
+            with interrupted_at(count):
+                limiter.allow(now)
+            break
+        except KeyboardInterrupt:
+            pass
+        assert not LOCK._is_owned()  # type: ignore[attr-defined]
+        for _ in range(3):
+            limiter.allow(now)
+            limiter.ready_at(now, subject.most)
+        now += 100 * subject.span
+        assert limiter.available(now) == pytest.approx(limiter._ceiling())
+        assert limiter.allow(now, subject.most)
+    assert count > 1
 
 
 # ------------------------------------------------------------------ closed amid a decision

@@ -74,8 +74,10 @@ class RingBuffer(Generic[T]):
     def pop(self) -> T:
         """Take the oldest value out. IndexError when empty."""
         value = self.peek_oldest()
+        after = (self._head + 1) % len(self._cells)
+        # No call from here on: between calls nobody is interrupted, and it is all or nothing.
         self._cells[self._head] = None
-        self._head = (self._head + 1) % len(self._cells)
+        self._head = after
         self._count -= 1
         return value
 

@@ -72,15 +72,17 @@ class SlidingWindowLog(Window):
         in_order = not log or log.peek_newest()[0] <= at
         later = [] if in_order else log._cut(len(log) - bisect_right(log, at, key=_INSTANT))
         before = log.peek_newest()[1] if log else self._gone
-        log.push((at, before + int(cost)))
-        log._extend([(instant, total + int(cost)) for instant, total in later])
-        self._total += int(cost)
+        permits = int(cost)
+        log.push((at, before + permits))
+        self._total += permits  # at once: an interrupt comes only with a call
+        log._extend([(instant, total + permits) for instant, total in later])
 
     def _forget(self, now: float) -> None:
         """Take out of the ring what has left the window."""
         log = self._log
-        while log and log.peek_oldest()[0] + self._window <= now:
-            self._gone = log.pop()[1]
+        while log and (oldest := log.peek_oldest())[0] + self._window <= now:
+            self._gone = oldest[1]  # first: who is interrupted now forgets the entry next time
+            log.pop()
         if not log and log.capacity > _FIRST:
             self._log = RingBuffer(_FIRST)
 
