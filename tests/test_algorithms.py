@@ -471,6 +471,37 @@ def test_numbers_of_other_kinds_are_numbers(make: Any) -> None:
     assert limiter.allow(now=1, cost=2.0)
 
 
+class Own(float):
+    """A number that has its own idea of order, and takes over what it is added to."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __add__(self, other: float) -> Own:
+        return Own(float(self) + other)
+
+    __radd__ = __add__
+
+
+class Count(int):
+    def __lt__(self, other: object) -> bool:
+        return False
+
+
+@EACH
+@pytest.mark.parametrize("kind", [Own, Count])
+def test_kinds_of_numbers_are_taken_for_what_they_are(make: Any, kind: type[Any]) -> None:
+    limiter, plain = make(), make()
+    for now, cost in ((kind(1), kind(2)), (kind(2), kind(3)), (kind(2), kind(1))):
+        assert limiter.allow(now, cost) == plain.allow(float(now), int(cost))
+        assert limiter.state(kind(3)) == plain.state(3.0)
+    numbers = limiter.state(kind(3))["numbers"]
+    assert {type(number) for number in numbers} <= {int, float}
+    assert type(limiter.available(kind(3))) in (int, float)
+    with pytest.raises(ValueError, match=r"^cost "):
+        limiter.allow(1.0, kind(-1))
+
+
 def test_a_log_takes_whole_costs_only() -> None:
     log = SlidingWindowLog(5, 1)
     assert log.allow(0.0, 2.0)

@@ -8,7 +8,7 @@ __all__ = ["finite", "non_negative", "number", "positive", "row", "whole"]
 
 
 def number(name: str, value: object) -> float:
-    """`value` as it is, if it is a real number and not NaN (TypeError, ValueError)."""
+    """`value` as a plain int or float; an error if it is no real number (TypeError, ValueError)."""
     if isinstance(value, (bool, str, bytes)):
         raise TypeError(f"{name} must be a number, not {value!r}")
     try:
@@ -19,8 +19,9 @@ def number(name: str, value: object) -> float:
         raise ValueError(f"{name} is out of range: {value!r:.50}") from None
     if as_float != as_float:
         raise ValueError(f"{name} must be a number, not {value!r}")
-    # numpy scalars, Fraction and Decimal are numbers to their owners.
-    return value if isinstance(value, (int, float)) else as_float
+    # numpy scalars, Fraction and Decimal are numbers to their owners, and so is a class of one's own;
+    # but none goes into a state, where it would compare and compute in its own way.
+    return int(value) if isinstance(value, int) else as_float
 
 
 def finite(name: str, value: object) -> float:
