@@ -516,3 +516,19 @@ async def test_a_call_that_the_collector_closes_in_the_middle_of_a_decision() ->
     await anyio.sleep(10)
     assert keyed.allow("b")
     assert list(keyed) == ["b"]
+
+
+@pytest.mark.parametrize("back", [5.0, 1e9])
+def test_a_clock_set_back_keeps_no_room_from_new_keys_for_good(back: float) -> None:
+    """Room is made as soon as it would have been with a clock that had always told this time."""
+    keyed = Keyed(lambda: TokenBucket(1, 1), max_keys=700)
+    for key in range(700):
+        assert keyed.allow(key, 1e9)
+    now = 1e9 - back
+    with pytest.raises(KeysFull):
+        keyed.allow("new", now)
+    for key in range(300, 400):
+        assert not keyed.allow(key, now)
+    assert keyed.allow("new", now + 1.5)
+    assert not keyed.allow("new", now + 1.5)
+    assert len(keyed) < 700

@@ -19,8 +19,8 @@ def number(name: str, value: object) -> float:
         raise ValueError(f"{name} is out of range: {value!r:.50}") from None
     if as_float != as_float:
         raise ValueError(f"{name} must be a number, not {value!r}")
-    # numpy scalars, Fraction and Decimal are numbers to their owners, and so is a class of one's own;
-    # but none goes into a state, where it would compare and compute in its own way.
+    # numpy scalars, Fraction, Decimal or a class of one's own are numbers to their owners; but none
+    # goes into a state, where it would compare and compute in its own way.
     return int(value) if isinstance(value, int) else as_float
 
 

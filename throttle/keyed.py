@@ -82,6 +82,7 @@ class Keyed:
         "_latest",
         "_limiters",
         "_max_keys",
+        "_seen",
         "_takes_key",
     )
 
@@ -99,6 +100,7 @@ class Keyed:
         self._inside: dict[Hashable, int] = {}
         self._calendar: dict[float, list[Hashable]] = {}
         self._days: list[float] = []
+        self._seen = -inf  # the latest instant at which a key was put down
         self._latest: frozenset[Limiter] = frozenset()
         self._common: frozenset[Limiter] = frozenset()
         self._elsewhere = Elsewhere()
@@ -323,6 +325,9 @@ class Keyed:
         while len(self) >= self._max_keys:
             if self._elsewhere.forget(self._max_keys):
                 continue
+            if at < self._seen - _UNSURE:  # the clock was set back, and no day will come in time
+                self._write_anew(at)
+                self._seen = at
             if looks <= 0 or not self._days or self._days[0] > at + _SHORTEST:
                 raise KeysFull(self._max_keys)
             looks -= self._sweep(at, at + _SHORTEST)
@@ -351,15 +356,16 @@ class Keyed:
         del self._limiters[key]
         self._gone.add(key)
         if len(self._gone) > len(self._limiters) + _AT_ONCE:
-            # Worth the work by now: write the calendar anew, without them.
-            soonest = self._days[0]
-            self._gone.clear()
-            self._calendar.clear()
-            self._days.clear()
-            heappush(self._days, soonest)
-            self._calendar[soonest] = list(self._limiters)
+            self._write_anew(self._days[0])  # worth the work by now
+
+    def _write_anew(self, day: float) -> None:
+        """Put all keys down for one day, and forget who was taken out."""
+        self._gone.clear()
+        self._calendar = {day: list(self._limiters)}
+        self._days = [day]
 
     def _put_down(self, key: Hashable, fresh: float, at: float) -> None:
+        self._seen = max(self._seen, at)
         left = fresh - at
         if left == inf:
             fresh, left = at + _UNSURE, _UNSURE
