@@ -331,3 +331,27 @@ def test_two_runs_do_not_work_in_one_folder(
     with Store(tmp_path, lambda url: True):
         assert main(["fetch", "http://127.0.0.1:9/", "--out", str(tmp_path)]) == 2
     assert "another run" in capsys.readouterr().err
+
+
+def test_a_comment_behind_a_url_is_not_part_of_it(
+    server: RateLimitedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [server.url_for("/a") + " # home", "\t# nothing", server.url_for("/b") + "#part"]
+    (tmp_path / "urls").write_text("\n".join(lines))
+    out = tmp_path / "out"
+    words = ["fetch", str(tmp_path / "urls"), "--rate", "100/s", "--no-robots", "--out", str(out)]
+    assert main(words) == 0
+    assert sorted(arrival.path for arrival in server.requests) == ["/a", "/b"]
+    assert "why" not in capsys.readouterr().err
+
+
+def test_the_first_failures_are_told_and_where_the_rest_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with RateLimitedServer("inf", handler={}) as server:
+        urls = [server.url_for(f"/{number}") for number in range(5)]
+        out = str(tmp_path / "out")
+        assert main(["fetch", *urls, "--rate", "100/s", "--no-robots", "--out", out]) == 1
+    said = capsys.readouterr().err
+    assert sum("404" in line for line in said.splitlines()) == 3
+    assert "manifest.jsonl" in said

@@ -185,7 +185,7 @@ def test_what_robots_txt_forbids_is_not_fetched(
     refused = lines[guarded.url_for("/no")]
     assert (refused["tries"], refused["status"]) == (0, None)
     assert "robots.txt" in refused["error"]
-    assert "1 of those that failed are forbidden by robots.txt" in capsys.readouterr().err
+    assert "forbidden by robots.txt: 1 of those that failed" in capsys.readouterr().err
     assert fetch(tmp_path, guarded.url_for("/no"), "--no-robots") == 0
 
 

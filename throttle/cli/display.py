@@ -102,7 +102,7 @@ class Display:
             f"{total.fetched} fetched{before}{failed}, {amount(total.size)} in {seconds:.1f} s"
         )
         if total.forbidden:
-            self.say(f"{total.forbidden} of those that failed are forbidden by robots.txt")
+            self.say(f"forbidden by robots.txt: {total.forbidden} of those that failed")
         hosts = sorted(self._tallies, key=self._importance)
         rows = table("host", "fetched", "failed", "429s", "waited", "bytes", "rate", "of")
         for host in hosts[:_LISTED]:

@@ -196,14 +196,21 @@ class _Fetch:
         except asyncio.CancelledError:
             number = self._caught or signal.SIGINT
             self._display.stop()
-            self._display.summary(store.finished)
+            self._tell(store)
             word = "interrupted" if number == signal.SIGINT else "terminated"
             self._display.say(f"{word}; run the same command again to go on")
             return 128 + number
         finally:
             self._display.stop()
-        self._display.summary(store.finished)
+        self._tell(store)
         return 1 if self._total.failed else 0
+
+    def _tell(self, store: Store) -> None:
+        self._display.summary(store.finished)
+        for trouble in store.troubles:
+            self._display.say(trouble)
+        if self._total.failed:
+            self._display.say(f"why each failed: {store.manifest}")
 
     async def _work(self, source: Iterator[list[str]], todo: Todo, store: Store) -> None:
         options = self._options

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -22,6 +23,7 @@ __all__ = ["check", "pieces", "read_ahead"]
 _PIECE = 16384
 #: Bytes without an end of line that are taken for a line; no URL is that long.
 _LONGEST = 2**20
+_COMMENT = re.compile(r"(?:^|\s)\s*#")
 #: Pieces that may wait to be used.
 _AHEAD = 4
 
@@ -36,7 +38,8 @@ def check(words: Iterable[str]) -> None:
 def pieces(words: Iterable[str]) -> Iterator[list[str]]:
     """The URLs that the words name, some at a time: a URL, `-` for standard input, or a file.
 
-    Lists have one URL a line; blank lines and those that begin with `#` are passed over.
+    Lists have one URL a line; blank lines are passed over, and what follows a `#` that begins a
+    line or stands behind a space: a `#` inside a URL is its fragment.
     """
     for word in words:
         if _is_url(word):
@@ -108,6 +111,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[list[str]]:
 
 def _urls(lines: Iterable[bytes]) -> Iterator[str]:
     for line in lines:
-        url = line.decode("utf-8", "surrogateescape").strip().removeprefix("\ufeff")
-        if url and not url.startswith("#"):
+        text = line.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+        url = _COMMENT.split(text, maxsplit=1)[0].strip()
+        if url:
             yield url

@@ -23,6 +23,8 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["MANIFEST", "Store", "file_name"]
 
 MANIFEST = "manifest.jsonl"
+#: Failures that are told at the end; the manifest has all.
+_TOLD = 3
 _PARTS = ".parts"
 _LONGEST_STEM = 80
 #: Names that Windows keeps for devices, whatever the ending; and one that is kept for us.
@@ -44,6 +46,7 @@ class Store:
         self.folder = folder
         self.finished = 0
         """Fetched by earlier runs."""
+        self.troubles: list[str] = []  # the first failures of this run
         self._manifest_path = folder / MANIFEST
         self._parts = folder / _PARTS
         self._number = 0
@@ -88,6 +91,13 @@ class Store:
         """Append a line to the manifest: in one write, so that a kill tears none in the middle."""
         self._manifest.write(json.dumps(line).encode("ascii") + b"\n")
         self._manifest.flush()
+        if "error" in line and len(self.troubles) < _TOLD:
+            self.troubles.append(f"{line['url']}: {line['error']}")
+
+    @property
+    def manifest(self) -> Path:
+        """Where the manifest lies."""
+        return self._manifest_path
 
     def _clear_parts(self) -> None:
         for part in self._parts.iterdir():
