@@ -58,7 +58,7 @@ class Keyed:
     >>> [users.allow("ann", now=0.0) for _ in range(3)], users.allow("bob", now=0.0)
     ([True, True, False], True)
     >>> len(users), users.available("eve", now=0.0), len(users)
-    (2, 2, 2)
+    (2, 2.0, 2)
 
     Every verb of a limiter is here with the key in front; `users["ann"]` is a handle with the verbs
     as they are. Keys are hashable values, falsy ones too. Looking at an unknown key stores nothing.
