@@ -112,7 +112,7 @@ FETCH = ["fetch", "http://127.0.0.1:9/"]
         (["simulate", "burst"], "rich", "cli"),
         (["inspect", "http://127.0.0.1:9/"], "rich", "cli"),
         (FETCH, "rich", "cli"),
-        (FETCH, "protego", "scrape"),
+        (FETCH, "protego", "cli"),
         ([*FETCH, "--redis", "redis://127.0.0.1:9"], "redis", "redis"),
     ],
 )

@@ -355,3 +355,35 @@ def test_the_first_failures_are_told_and_where_the_rest_are(
     said = capsys.readouterr().err
     assert sum("404" in line for line in said.splitlines()) == 3
     assert "manifest.jsonl" in said
+
+
+async def delayed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, late: float) -> None:
+    """Pass bytes on, the first ones late."""
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            await asyncio.sleep(late)
+            late = 0.0
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_requests_that_arrive_late_earn_no_refusal(tmp_path: Path) -> None:
+    """Every new connection is 0.4 s late: the next window's requests must not catch up with it."""
+    async with RateLimitedServer("20/s") as server:
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+            back = asyncio.ensure_future(delayed(there[0], writer, 0.0))
+            await delayed(reader, there[1], 0.4)
+            await back
+
+        proxy = await asyncio.start_server(relay, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        words = ["fetch", *(f"{url}/{number}" for number in range(50)), "--no-robots"]
+        words += ["--rate", "20/s", "--out", str(tmp_path / "out")]
+        code = await asyncio.to_thread(main, words)
+        proxy.close()
+        assert (code, server.admitted, server.refused) == (0, 50, 0)

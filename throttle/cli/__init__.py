@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
 
-from throttle.cli.options import UsageError
+from throttle.cli.options import UsageError, missing
 
 __all__ = ["main"]
 
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         module = import_module(f"throttle.cli.{command}")
-    except ImportError as error:  # a part is not installed; the text says which
-        print(f"throttle {command}: {error}", file=sys.stderr)
+    except ImportError:
+        print(f"throttle {command}: {missing('parts that are absent', 'cli')}", file=sys.stderr)
         return 2
     parser = argparse.ArgumentParser(
         prog=f"throttle {command}",

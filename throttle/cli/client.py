@@ -7,6 +7,7 @@ to answer. Where none was named a host is asked as a stranger's is.
 from __future__ import annotations
 
 from importlib import metadata
+from math import inf
 from typing import Any
 
 import aiohttp
@@ -56,6 +57,7 @@ def new_session(
         jitter=0.0 if exact else 0.5,
         adaptive=not exact,
         concurrency=plan.concurrency,
+        settle=inf,  # a strict server refuses nothing, however late a request reaches it
         robots=robots,
         retry=retry,
         timeout=aiohttp.ClientTimeout(

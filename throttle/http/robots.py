@@ -24,7 +24,7 @@ try:
     from protego import Protego
 except ImportError:
     raise ImportError(
-        "robots.txt is read by Protego: pip install 'throttle-asyncio[scrape]', or [cli] with the command"
+        "robots.txt is read by Protego: pip install 'throttle-asyncio[scrape]'"
     ) from None
 
 __all__ = ["LARGEST", "LONGEST_DELAY", "RequestRate", "Robots", "product_of"]
