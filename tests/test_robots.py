@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
@@ -244,6 +244,10 @@ LINES = st.sampled_from(
         "Sitemap: http://site.test/s",
         "Host: site.test",
         "nonsense",
+        "two words",
+        "unknown: field",
+        "Disallow /c",
+        "dissalow: /c",
         "# comment",
         "",
     ]
@@ -251,6 +255,10 @@ LINES = st.sampled_from(
 
 
 @given(st.lists(LINES, max_size=12), st.sampled_from(["bot", "b", "other"]))
+@example(["User-agent: *", "nonsense", "User-agent: bot", "Disallow: /a"], "b")
+@example(["User-agent: *", "unknown: field", "User-agent: bot", "Disallow: /a"], "b")
+@example(["User-agent: *", "Disallow /a", "User-agent: bot", "Disallow: /"], "b")
+@settings(max_examples=500)
 def test_what_is_kept_of_a_file_decides_as_the_whole_file_does(
     lines: list[str], product: str
 ) -> None:

@@ -36,6 +36,10 @@ LONGEST_DELAY = 86400.0
 
 _AGENT = re.compile(r"user[- ]?agent\s*(?::|\s)\s*(.*)", re.IGNORECASE)
 _SITE_WIDE = re.compile(r"(?:site-?maps?|host)\s*(?::|\s)", re.IGNORECASE)
+# What Protego takes for a directive, known or not; any other line does not end a group.
+_DIRECTIVE = re.compile(
+    r".*:|(?:allow|d\w*al\w*w|(?:crawl|request|visit)[- ](?:delay|rate|time))\s", re.IGNORECASE
+)
 _PACE = re.compile(r"(?:crawl|request|visit)[- ](?:delay|rate|time)", re.IGNORECASE)
 _DELAY = re.compile(r"crawl[- ]delay\s*(?::|\s)\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)", re.I | re.A)
 _RATE = re.compile(
@@ -199,7 +203,7 @@ def _groups(text: str) -> Iterator[tuple[list[str], list[str]]]:
                 name = name.replace("*", "")
             if name:
                 agents.append(name)
-        elif line and not _SITE_WIDE.match(line):
+        elif _DIRECTIVE.match(line) and not _SITE_WIDE.match(line):
             begun = True
             lines.append(line)
     yield agents, lines
