@@ -27,6 +27,7 @@ from throttle.concurrency import Concurrency, holder
 from throttle.errors import ServerThrottled, WaitTimeout
 from throttle.http.budget import Budget
 from throttle.http.events import Hooks, Retried, Signalled, Waited, shown
+from throttle.http.evidence import UNREPLAYABLE
 from throttle.http.origin import Origin
 from throttle.http.retry import Attempts, Decision, Retry
 from throttle.http.routes import Routes
@@ -325,7 +326,7 @@ class Call:
             self._attempts = Attempts(self._policy, self._started, self._engine.budget)
         return self._attempts
 
-    def tell(
+    def goes_on(
         self,
         method: str,
         url: URL,
@@ -333,14 +334,19 @@ class Call:
         error: BaseException | None = None,
         *,
         instead: str | None = None,
-    ) -> None:
-        """Tell the hooks of a failed try; `instead` – why there is no other although it was due."""
+    ) -> bool:
+        """Whether there is another try; a failed one is told to the hooks.
+
+        `error` – what broke the connection; `instead` – why there is no other try although one was
+        due. ServerThrottled where the server asks for a longer pause than the caller would wait.
+        """
         if decision.reason == "not a failure":
-            return
+            return False
         retry = decision.retry and instead is None
+        name = self._engine.routes.origin(url, method).name
         self._engine.hooks.retried(
             Retried(
-                origin=self._engine.routes.origin(url, method).name,
+                origin=name,
                 method=method,
                 url=shown(url),
                 attempt=self._tries().made,
@@ -350,11 +356,11 @@ class Call:
                 reason=instead or decision.reason,
             )
         )
-
-    def refusal(self, url: URL, method: str, decision: Decision) -> ServerThrottled:
-        """The error for a pause longer than the caller would wait."""
-        name = self._engine.routes.origin(url, method).name
-        return decision.error(wall=self._engine.wall(), origin=name)
+        if error is not None and instead == UNREPLAYABLE:
+            error.add_note(f"not tried again: {UNREPLAYABLE}")
+        if decision.raises:
+            raise decision.error(wall=self._engine.wall(), origin=name)
+        return retry
 
     async def rest(self, decision: Decision) -> None:
         """Wait for the next try; holds nothing meanwhile."""

@@ -165,9 +165,7 @@ class Sender:
             instead = "not a connection failure"
         elif decision.retry and not await _can_replay(request):
             instead = UNREPLAYABLE
-            error.add_note(f"not tried again: {UNREPLAYABLE}")
-        call.tell(request.method, request.url, decision, error, instead=instead)
-        if not decision.retry or instead is not None:
+        if not call.goes_on(request.method, request.url, decision, error, instead=instead):
             self._failed = (request, error)
             raise error
         await self._rest(request, call.rest(decision))
@@ -180,8 +178,6 @@ class Sender:
         decision = await call.answered(
             request.method, request.url, request.headers, response.status, response.headers, body
         )
-        if decision.reason == "not a failure":
-            return False
         instead = None
         if decision.retry and not _has_rewindable_body(request):
             instead = UNREPLAYABLE
@@ -190,10 +186,7 @@ class Sender:
             await _drain(response)  # which stops an upload that the answer overtook
             if not await _can_replay(request):
                 instead = UNREPLAYABLE
-        call.tell(request.method, request.url, decision, instead=instead)
-        if decision.raises:
-            raise call.refusal(request.url, request.method, decision)
-        if not decision.retry or instead is not None:
+        if not call.goes_on(request.method, request.url, decision, instead=instead):
             return False
         call.free_slot()
         await self._rest(request, call.rest(decision))

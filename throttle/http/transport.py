@@ -141,9 +141,7 @@ async def _after_error(call: Call, url: URL, body: _Body, error: httpx.Transport
         instead = "not a connection failure"
     elif decision.retry and not body.can_replay:
         instead = UNREPLAYABLE
-        error.add_note(f"not tried again: {UNREPLAYABLE}")
-    call.tell(method, url, decision, error, instead=instead)
-    if not decision.retry or instead is not None:
+    if not call.goes_on(method, url, decision, error, instead=instead):
         raise error
     await call.rest(decision)
 
@@ -161,13 +159,8 @@ async def _again(
         response.headers.raw,
         await _evidence(response, stream),
     )
-    if decision.reason == "not a failure":
-        return False
     instead = UNREPLAYABLE if decision.retry and not body.can_replay else None
-    call.tell(method, url, decision, instead=instead)
-    if decision.raises:
-        raise call.refusal(url, method, decision)
-    if not decision.retry or instead is not None:
+    if not call.goes_on(method, url, decision, instead=instead):
         return False
     await stream.drain()
     call.free_slot()
