@@ -15,10 +15,10 @@ import sys
 import threading
 from functools import partial
 from math import inf
-from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, final
 
 from throttle import checks, waiting
+from throttle.entering import Entering
 from throttle.limiter import Limiter, Stats
 from throttle.lines import generation
 from throttle.lock import LOCK
@@ -66,7 +66,7 @@ class _Slots(Limiter):
 
 
 @final
-class Concurrency:
+class Concurrency(Entering):
     """At most `n` calls in flight; the others wait in line.
 
     >>> two = Concurrency(2)
@@ -213,28 +213,7 @@ class Concurrency:
         self._slots.taken = sum(self._holders.values())
         self._born = generation()
 
-    async def __aenter__(self) -> Self:
-        await self.acquire()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        self.release()
-
-    def __enter__(self) -> Self:
-        self.acquire_sync()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def _leave(self) -> None:
         self.release()
 
     def __repr__(self) -> str:

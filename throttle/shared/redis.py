@@ -16,8 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from math import floor, inf
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from weakref import WeakKeyDictionary, ref
 
 try:
@@ -30,6 +29,7 @@ except ModuleNotFoundError as error:
 
 from throttle import checks
 from throttle.algorithms import TokenBucket
+from throttle.entering import EnteringAsync
 from throttle.errors import CostTooLarge, QueueFull, WaitTimeout
 from throttle.limiter import Limiter, Stats
 from throttle.shared.redis_line import Line, UnreachableError
@@ -45,7 +45,7 @@ _YEAR = 366 * 86400.0
 _ONE = 1
 
 
-class RedisLimiter:
+class RedisLimiter(EnteringAsync):
     """A limit that all who use the same `key` on the same server share. asyncio.
 
     `client` – a `redis.asyncio.Redis` or `RedisCluster`. Only its settings are used (address, TLS,
@@ -271,18 +271,6 @@ class RedisLimiter:
     def key(self) -> str:
         """The name of the limit on the server."""
         return self._key
-
-    async def __aenter__(self) -> Self:
-        await self.acquire()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Nothing to release: a permit is spent, not lent."""
 
     def __repr__(self) -> str:
         return f"RedisLimiter({self._key!r}, {self._template!r})"
